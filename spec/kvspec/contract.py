@@ -1,0 +1,233 @@
+"""The contract: what an allocator promises, as data.
+
+A contract is a frozen value that travels in traces as JSON and never names code. Its
+defaults are the strict paged contract; every field that differs is a *relaxation*, which is
+legitimate and always counted in the report. A factory carries its contract as the attribute
+`contract`, or the command line gives one.
+"""
+
+from typing import Literal
+
+from attrs import field, fields, frozen
+
+from kvspec.geometry import Geometry, blocks_for
+
+
+@frozen
+class History:
+    """What a reservation may depend on: one sequence's past, in tokens.
+
+    `allocated` is the length at allocation, `limit` the caller's bound on the final length,
+    `length` the tokens to hold now, `reserved` the slots held before the operation, and
+    `max_tokens` the geometry's limit.
+    """
+
+    allocated: int
+    limit: int | None
+    length: int
+    reserved: int
+    max_tokens: int | None
+
+
+def pow2ceil(tokens: int) -> int:
+    """The smallest power of two that is at least `tokens`; 0 for 0.
+
+    >>> [pow2ceil(n) for n in (0, 1, 2, 3, 9)]
+    [0, 1, 2, 4, 16]
+    """
+    return 1 << (tokens - 1).bit_length() if tokens else 0
+
+
+@frozen
+class Paged:
+    """Blocks on demand: as many as the length fills, so less than one block is wasted."""
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        return blocks_for(past.length, block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        return block_size - 1
+
+
+@frozen
+class Granular:
+    """Memory comes in granules of `tokens` tokens, rounded up to whole blocks."""
+
+    tokens: int = field()
+
+    @tokens.validator
+    def _positive(self, attribute: object, value: int) -> None:
+        if type(value) is not int or value < 1:
+            raise ValueError(f"granular takes a granule of at least 1 token, not {value!r}")
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        return blocks_for(past.length, self.tokens) * blocks_for(self.tokens, block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        per_granule = blocks_for(self.tokens, block_size)
+        granules = blocks_for(past.length, self.tokens)
+        return granules * per_granule * block_size - past.length
+
+
+@frozen
+class ToMax:
+    """Preallocation: from the first token on, room for the geometry's `max_tokens`."""
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        if past.length == 0:
+            return blocks_for(past.reserved, block_size)
+        return blocks_for(past.max_tokens or past.length, block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        return blocks_for(past.max_tokens or past.length, block_size) * block_size - past.length
+
+
+@frozen
+class Exact:
+    """The final length is known in advance (`limit`): room for exactly that; else for the length."""
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        if past.length == 0:
+            return blocks_for(past.reserved, block_size)
+        return blocks_for(past.limit if past.limit is not None else past.length, block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        final = past.limit if past.limit is not None else past.length
+        return blocks_for(final, block_size) * block_size - past.length
+
+
+@frozen
+class Pow2:
+    """The prompt, and a power of two for the output that `limit` announces; else for the length.
+
+    Orca's "Pow2" policy as Kwon et al. (SOSP 2023) describe it for their comparison.
+    """
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        if past.length == 0:
+            return blocks_for(past.reserved, block_size)
+        return blocks_for(self._reserved(past), block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        return blocks_for(self._reserved(past), block_size) * block_size - past.length
+
+    @staticmethod
+    def _reserved(past: History) -> int:
+        if past.limit is None:
+            return pow2ceil(past.length)
+        return past.allocated + pow2ceil(past.limit - past.allocated)
+
+
+@frozen
+class Doubling:
+    """Grown by doubling when full, or by less where less is to be had; never shrunk."""
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        return blocks_for(max(past.length, past.reserved), block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """The most reserved tokens beyond the length."""
+        most = max(past.reserved, 2 * past.length)
+        return blocks_for(most, block_size) * block_size - past.length
+
+
+@frozen
+class Unspecified:
+    """No promise: any number of blocks that holds the length, and any refusal."""
+
+    def need(self, past: History, block_size: int) -> int:
+        """The fewest blocks that must be held."""
+        return blocks_for(past.length, block_size)
+
+    def waste_bound(self, past: History, block_size: int) -> int | None:
+        """No bound."""
+        return None
+
+
+Reservation = Paged | Granular | ToMax | Pow2 | Exact | Doubling | Unspecified
+
+
+@frozen
+class Geometries:
+    """The geometries that an allocator can be built with; the suite stays inside."""
+
+    min_blocks: int = 1
+    max_blocks: int | None = None
+    block_sizes: tuple[int, ...] | None = None
+    max_tokens: Literal["optional", "required", "none"] = "optional"
+
+    def __attrs_post_init__(self) -> None:
+        """Raise `ValueError` for a set of geometries that is empty."""
+        if self.min_blocks < 1 or (self.max_blocks or self.min_blocks) < self.min_blocks:
+            raise ValueError(
+                f"no geometry has between {self.min_blocks} and {self.max_blocks} blocks"
+            )
+        if self.block_sizes is not None and not (
+            self.block_sizes and all(size >= 1 for size in self.block_sizes)
+        ):
+            raise ValueError(f"block sizes must be at least 1 token, not {self.block_sizes}")
+
+    def admits(self, geometry: Geometry) -> bool:
+        """Whether an allocator with this contract can be built with `geometry`."""
+        return (
+            self.min_blocks <= geometry.num_blocks
+            and (self.max_blocks is None or geometry.num_blocks <= self.max_blocks)
+            and (self.block_sizes is None or geometry.block_size in self.block_sizes)
+            and not (self.max_tokens == "required" and geometry.max_tokens is None)
+            and not (self.max_tokens == "none" and geometry.max_tokens is not None)
+        )
+
+
+@frozen
+class Contract:
+    """What an allocator promises; the defaults are the strict paged contract.
+
+    - `capabilities`: the claim; `None` claims what the type's methods show.
+    - `reservation`: how many blocks a length takes, and how much it may waste.
+    - `relocates`: blocks may move, the copies being reported, in any operation that succeeds.
+    - `eager_fork`: what `fork` copies at once: nothing, a partly filled tail, or all blocks.
+    - `misuse`: whether a wrong call raises, or not making one is the caller's duty.
+    - `first_block`: the lowest block id that is handed out.
+    - `geometries`: what the allocator can be built with.
+
+    >>> Contract(relocates=True, first_block=1).relaxations()
+    ('relocates', 'first_block')
+    """
+
+    capabilities: tuple[str, ...] | None = field(default=None, kw_only=True)
+    reservation: Reservation = field(factory=Paged, kw_only=True)
+    relocates: bool = field(default=False, kw_only=True)
+    eager_fork: Literal["none", "tail", "all"] = field(default="none", kw_only=True)
+    misuse: Literal["raises", "callers_duty"] = field(default="raises", kw_only=True)
+    first_block: int = field(default=0, kw_only=True)
+    geometries: Geometries = field(factory=Geometries, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Raise `ValueError` for a contract that no allocator can keep."""
+        if self.first_block < 0:
+            raise ValueError(f"first_block must be at least 0, not {self.first_block}")
+        if isinstance(self.reservation, ToMax) and self.geometries.max_tokens != "required":
+            raise ValueError(
+                "a reservation to max_tokens needs geometries that have one: "
+                "set geometries.max_tokens to 'required'"
+            )
+
+    def relaxations(self) -> tuple[str, ...]:
+        """The fields, other than the claim, in which this contract is not the strict paged one."""
+        strict = Contract()
+        return tuple(
+            f.name
+            for f in fields(Contract)
+            if f.name != "capabilities" and getattr(self, f.name) != getattr(strict, f.name)
+        )

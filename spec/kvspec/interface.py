@@ -1,0 +1,159 @@
+"""The interface that an allocator implements: methods, errors and the values that cross it.
+
+Everything is structural. An allocator need not inherit from a protocol, nor import this
+module: errors are matched by class name along their MRO, a copy is any pair of ints, and an
+admission is the enum or its name. `CAPABILITIES` lists each capability's methods; an
+allocator may claim any set of capabilities that includes `core`.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from kvspec.geometry import Geometry
+
+
+class Copy(NamedTuple):
+    """Two blocks: before the next write, the contents of `source` must be copied to `destination`."""
+
+    source: int
+    destination: int
+
+
+class Admission(Enum):
+    """What `can_allocate` answers: OK now, LATER (it would fit an empty pool), or NEVER."""
+
+    OK = "OK"
+    LATER = "LATER"
+    NEVER = "NEVER"
+
+
+class AllocatorError(Exception):
+    """The base of every error that an allocator may raise; whatever raised it changed nothing."""
+
+
+class OutOfBlocks(AllocatorError):
+    """The refusal: not enough blocks. An answer, not a fault."""
+
+
+class UnknownSequence(AllocatorError):
+    """The sequence id is not in use."""
+
+
+class SequenceExists(AllocatorError):
+    """The sequence id is already in use."""
+
+
+class InvalidLength(AllocatorError):
+    """A number of tokens that is negative, not an integer, or beyond a limit."""
+
+
+class NotResident(AllocatorError):
+    """The sequence is swapped out."""
+
+
+class UnknownLease(AllocatorError):
+    """The lease was never begun, or has ended."""
+
+
+class UnsupportedGeometry(AllocatorError):
+    """Raised by a factory that cannot be built with this geometry."""
+
+
+class InjectedFault(Exception):
+    """What the suite raises from `checkpoint`: it must propagate and leave everything as it was."""
+
+
+class CoreAllocator(Protocol):
+    """The methods that every allocator has.
+
+    A mutator returns the copies that it needs, in order (any iterable of pairs), or `None`.
+    """
+
+    def allocate(self, seq: int, num_tokens: int) -> Iterable[Copy] | None:
+        """Start `seq` with `num_tokens` reserved slots."""
+        ...
+
+    def append(self, seq: int, num_tokens: int) -> Iterable[Copy] | None:
+        """Reserve slots for `num_tokens` more tokens of `seq`."""
+        ...
+
+    def free(self, seq: int) -> Iterable[Copy] | None:
+        """End `seq` and let go of its blocks."""
+        ...
+
+    def block_table(self, seq: int) -> Sequence[int | None]:
+        """A snapshot of the blocks of `seq`, in the order of its positions."""
+        ...
+
+    def num_free_blocks(self) -> int:
+        """How many blocks could be handed out now."""
+        ...
+
+
+class SharingAllocator(CoreAllocator, Protocol):
+    """Capability `sharing`: sequences may share blocks, copied on write."""
+
+    def fork(self, parent: int, child: int) -> Iterable[Copy] | None:
+        """Start `child` with the tokens of `parent`."""
+        ...
+
+
+class LeasingAllocator(CoreAllocator, Protocol):
+    """Capability `lease`: blocks in use by something in flight are not reused until it ends."""
+
+    def begin_transfer(self, seq: int) -> Any:
+        """Lease the blocks that `seq` has now; the lease is opaque."""
+        ...
+
+    def end_transfer(self, lease: Any) -> Iterable[Copy] | None:
+        """End one lease."""
+        ...
+
+
+class AdmittingAllocator(CoreAllocator, Protocol):
+    """Capability `admission`: the allocator can tell what `allocate` would do."""
+
+    def can_allocate(self, num_tokens: int) -> Admission | str:
+        """OK, LATER or NEVER, in agreement with the deed."""
+        ...
+
+
+class ReservingAllocator(CoreAllocator, Protocol):
+    """Capability `reservation`: `allocate` takes the caller's bound on the final length."""
+
+    def allocate(
+        self, seq: int, num_tokens: int, *, limit: int | None = None
+    ) -> Iterable[Copy] | None:
+        """Start `seq`; a length beyond `limit` is `InvalidLength` from now on."""
+        ...
+
+
+class StoringAllocator(CoreAllocator, Protocol):
+    """Capability `store`: the allocator holds real K/V data and does its own copies."""
+
+    @property
+    def width(self) -> int:
+        """Values a token."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Anything that names a numpy dtype: the type of the values."""
+        ...
+
+    def write(self, seq: int, start: int, values: Any) -> None:
+        """Fill reserved slots from position `start` with `values`, shape `(tokens, width)`."""
+        ...
+
+    def read(self, seq: int) -> Any:
+        """The values of all positions, shape `(length, width)`."""
+        ...
+
+
+class Factory(Protocol):
+    """Makes a fresh allocator; usually simply its class. May raise `UnsupportedGeometry`."""
+
+    def __call__(self, geometry: Geometry, /) -> Any:
+        """Build an allocator with this geometry, empty."""
+        ...
