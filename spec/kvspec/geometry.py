@@ -67,9 +67,7 @@ class Place(NamedTuple):
 DEVICE = Place()
 
 
-def _whole(
-    low: int, optional: bool = False
-) -> Callable[[object, "Attribute[Any]", object], None]:
+def _whole(low: int, optional: bool = False) -> Callable[[object, "Attribute[Any]", object], None]:
     """An attrs validator: an int (not a bool) of at least `low`, or `None` where optional."""
 
     def check(instance: object, attribute: "Attribute[Any]", value: object) -> None:

@@ -1,0 +1,179 @@
+"""The paged cache of Hugging Face transformers 5.24, behind the interface.
+
+The engine is `transformers.generation.continuous_batching`: `PagedAttentionCache` (cache.py) with
+its `CachePool` and `FullAttentionCacheAllocator` (cache_allocators/). It needs no model and runs
+on the CPU. `PagedCache` does what the engine's scheduler does around each call, naming the function
+that it follows. It checks nothing and repairs nothing: a fault of the engine comes through.
+"""
+
+from functools import cache
+from math import gcd
+from threading import Lock
+from unittest.mock import patch
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.generation.continuous_batching import cache as engine
+from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION
+from transformers.generation.continuous_batching.distributed import DistributedHelper
+from transformers.generation.continuous_batching.initialization import check_cb_values_bounds
+from transformers.generation.continuous_batching.requests import RequestState
+from transformers.generation.continuous_batching.utils import get_device_and_memory_breakdown
+
+from kvspec import Contract, Copy, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
+
+
+@cache
+def _model(block_size: int) -> PreTrainedConfig:
+    """A model of one layer of full attention, whose blocks of `block_size` tokens are sectors.
+
+    `PagedAttentionCache.__init__` makes a sector the least common multiple of 128 bytes and a
+    block: keys and values of `head_dim` numbers of 2 bytes a token. The smallest head for which
+    that is one block keeps the pool at exactly as many blocks as were asked for, and small.
+    """
+    head_dim = 32 // gcd(32, block_size)
+    return PreTrainedConfig.from_dict(
+        {
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "head_dim": head_dim,
+            "hidden_size": head_dim,
+            "vocab_size": 1,
+        },
+        attn_implementation="sdpa",
+    )
+
+
+@cache
+def _single_process() -> DistributedHelper:
+    """The engine's helper for a run without tensor parallelism."""
+    return DistributedHelper(device_mesh=None, cpu_group_timeout=None)
+
+
+# `PagedAttentionMemoryHandler.get_available_memory` reads /proc/self/numa_maps, which takes many
+# times as long as the rest of a build. Where the number of blocks is given, the answer decides
+# nothing but whether to raise MemoryError, so it is asked for once.
+_memory = cache(get_device_and_memory_breakdown)
+_building = Lock()
+
+
+def _build(geometry: Geometry) -> engine.PagedAttentionCache:
+    """The engine's cache for `geometry`; `UnsupportedGeometry` where it cannot be built."""
+    if geometry.window is not None or geometry.max_tokens is not None or geometry.num_host_blocks:
+        raise UnsupportedGeometry(f"only num_blocks and block_size can be chosen: {geometry}")
+    settings = ContinuousBatchingConfig(
+        page_size=geometry.block_size,
+        num_blocks=geometry.num_blocks,
+        # The buffers of a batch count as memory; none is run here.
+        max_batch_tokens=1,
+        max_memory_percent=1.0,
+        # Off, `CacheAllocator.count_shareable_blocks` is 0 and a fork copies every block. On,
+        # prefix sharing is allowed too, but idle: only `mark_complete_blocks` gives blocks a hash.
+        allow_block_sharing=True,
+    )
+    try:
+        check_cb_values_bounds(settings)  # as resolve_continuous_batching_config does
+    except ValueError as error:
+        raise UnsupportedGeometry(str(error)) from error
+    try:
+        with _building, patch.object(engine, "get_device_and_memory_breakdown", _memory):
+            return engine.PagedAttentionCache(
+                _model(geometry.block_size),
+                settings,
+                device="cpu",
+                distributed_helper=_single_process(),
+                dtype=torch.float16,
+            )
+    except MemoryError as error:
+        raise UnsupportedGeometry(str(error)) from error
+
+
+class PagedCache:
+    """`PagedAttentionCache` with one full-attention allocator, as a core and sharing allocator.
+
+    What the engine's callers keep is kept here and nothing else: a `RequestState` a sequence, whose
+    `position_offset` is the length in tokens. The engine's refusals are raised as `OutOfBlocks`;
+    all else that it raises comes through as it is.
+
+    Source: transformers 5.24, generation/continuous_batching: cache.py, cache_allocators/ and, for
+    the calls' surroundings, scheduler.py, input_outputs.py and continuous_api.py.
+    """
+
+    contract = Contract(
+        # Not admission: can_store_request_tokens(dry_run=True) says yes or no, and no query tells
+        # a request that must wait from one that can never fit. Not introspection: BlockLedger
+        # counts the users of a block from the second on, so one user and none look the same.
+        capabilities=("core", "sharing"),
+        # CacheAllocator.fork_blocks: the first past_length // tokens_per_page blocks are shared,
+        # "and others are backed by fresh blocks", whose "content the caller must copy".
+        eager_fork="tail",
+        # Nothing checks an id or a length. CacheAllocator.free_blocks frees nothing for an unknown
+        # id, allocate_cache_to_request keeps the table of an id in use, fork_blocks overwrites it,
+        # and _compute_blocks_needed needs no block for a negative length.
+        misuse="callers_duty",
+        # CachePool.__init__: num_reserved_sectors=2, which padding tokens read and write.
+        first_block=2,
+        # initialization.BOUNDS: at least 4 tokens a page; these, of all above. Nothing limits a
+        # sequence: max_blocks_per_request is the width of the fast decode path's table.
+        geometries=Geometries(block_sizes=(*range(4, 17), 32, 64, 128, 256), max_tokens="none"),
+    )
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.cache = _build(geometry)
+        self.allocator = self.cache.cache_allocators[FULL_ATTENTION]
+        self.active_requests: dict[str, RequestState] = {}  # as Scheduler.active_requests
+
+    def __repr__(self) -> str:
+        return f"PagedCache({self.allocator.block_table}, free={self.num_free_blocks()})"
+
+    def allocate(self, seq: int, num_tokens: int) -> None:
+        """Start `seq` with `num_tokens` reserved slots: a prompt that is prefilled in one batch."""
+        state = RequestState(request_id=str(seq), initial_tokens=[])
+        self._store(state, num_tokens)
+        self.active_requests[state.request_id] = state  # Scheduler._schedule_request
+
+    def append(self, seq: int, num_tokens: int) -> None:
+        """Reserve slots for `num_tokens` more tokens of `seq`: a decode, or more of a prompt."""
+        self._store(self.active_requests[str(seq)], num_tokens)
+
+    def _store(self, state: RequestState, num_tokens: int) -> None:
+        # Scheduler._process_candidates; the first line is in _try_to_meet_safety_margin.
+        self.cache.pool.try_to_free_sectors()
+        if not self.cache.can_store_request_tokens(state, num_tokens):
+            raise OutOfBlocks(
+                f"no room for {num_tokens} tokens after the {state.current_len()} of request "
+                f"{state.request_id}: {self.num_free_blocks()} blocks are free"
+            )
+        state.position_offset += num_tokens  # ContinuousBatchingIOs.prepare_batch_tensors
+
+    def free(self, seq: int) -> None:
+        """End `seq`: a request that is finished, as in `Scheduler.finish_request`."""
+        self.cache.free_blocks(str(seq))
+        self.active_requests.pop(str(seq), None)
+
+    def fork(self, parent: int, child: int) -> list[Copy]:
+        """Start `child` with the full blocks of `parent` and a copy of its partly filled tail.
+
+        As in `ContinuousBatchProcessor.update_batch`, which hands the copies to
+        `PagedAttentionCache.perform_cache_copy`.
+        """
+        self.cache.pool.try_to_free_sectors()
+        state = self.active_requests[str(parent)]
+        copies: dict[str, tuple[list[int], list[int]]] = {FULL_ATTENTION: ([], [])}
+        if not self.cache.prepare_fork_request(state, [str(child)], copies):
+            raise OutOfBlocks(
+                f"no room to fork the {state.current_len()} tokens of request {state.request_id}: "
+                f"{self.num_free_blocks()} blocks are free"
+            )
+        self.active_requests[str(child)] = state.fork(str(child))
+        return [Copy(*pair) for pair in zip(*copies[FULL_ATTENTION], strict=True)]
+
+    def block_table(self, seq: int) -> list[int]:
+        """A snapshot of the blocks of `seq`; the two trash sectors are the blocks 0 and 1."""
+        return list(self.allocator.block_table[str(seq)])
+
+    def num_free_blocks(self) -> int:
+        """The free bytes that the engine counts, in blocks."""
+        free_bytes = self.cache.compute_free_capacity(relative=False)
+        return int(free_bytes) // self.allocator.bytes_per_block

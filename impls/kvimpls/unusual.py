@@ -1,0 +1,177 @@
+"""Allocators that are right and unusual: the specification must accept every one of them.
+
+Each departs from the reference at one point: which block it hands out, who gets the copy,
+when it copies, how much it reserves, or in which types it answers.
+"""
+
+from random import Random
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kvimpls.reference import Reference, SequenceState
+from kvspec import Contract, Copy, Geometries, Geometry, Granular, ToMax, UnsupportedGeometry
+
+
+class Fifo(Reference):
+    """Hands out the block that has been free for longest."""
+
+    def _pick(self) -> int:
+        return self._free.pop(0)
+
+
+class LowestAddress(Reference):
+    """Hands out the free block with the lowest id."""
+
+    def _pick(self) -> int:
+        block = min(self._free)
+        self._free.remove(block)
+        return block
+
+
+class RandomOrder(Reference):
+    """Hands out any free block, drawn from a generator of its own, always seeded alike."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self._random = Random(0)
+
+    def _pick(self) -> int:
+        return self._free.pop(self._random.randrange(len(self._free)))
+
+
+class Relocating(Reference):
+    """Compacts: whatever succeeds may move blocks of any sequence to lower ids that are free."""
+
+    contract: ClassVar[Contract] = Contract(relocates=True)
+
+    def _answer(self, copies: list[Copy]) -> list[Copy]:
+        used = {block for sequence in self._sequences.values() for block in sequence.blocks}
+        for block in sorted(used, reverse=True):
+            lowest = min(self._free, default=block)
+            # Something in flight knows a leased block by its id, so it stays where it is.
+            if lowest < block and not self._leased(block):
+                self._move(block, lowest)
+                copies = [*copies, Copy(block, lowest)]
+        return copies
+
+    def _move(self, block: int, to: int) -> None:
+        for sequence in self._sequences.values():
+            sequence.blocks = [to if entry == block else entry for entry in sequence.blocks]
+        self._references[to] = self._references.pop(block)
+        self._free[self._free.index(to)] = block
+
+
+class EagerTail(Reference):
+    """Copies a partly filled tail when it forks, and is refused if it has no block for that."""
+
+    contract: ClassVar[Contract] = Contract(eager_fork="tail")
+
+    def _copied_at_fork(self, origin: SequenceState) -> list[int]:
+        whole, rest = divmod(origin.length, self._geometry.block_size)
+        return [whole] if rest else []
+
+
+class EagerAll(Reference):
+    """Copies every block when it forks, so that nothing is ever shared."""
+
+    contract: ClassVar[Contract] = Contract(eager_fork="all")
+
+    def _copied_at_fork(self, origin: SequenceState) -> list[int]:
+        return list(range(len(origin.blocks)))
+
+
+class OtherSideCopies(Reference):
+    """Lets the one that appends keep a shared block, and all its other users move to the copy."""
+
+    def _copy_on_write(self, sequence: SequenceState, index: int, fresh: int) -> Copy:
+        kept = sequence.blocks[index]
+        others = [
+            other
+            for other in self._sequences.values()
+            if other is not sequence and kept in other.blocks
+        ]
+        for other in others:
+            # Sequences share only what they have in common from the beginning, so the block
+            # lies at the same index in each.
+            other.blocks[index] = fresh
+        self._references[kept] = 1
+        self._references[fresh] = len(others)
+        return Copy(kept, fresh)
+
+
+class CopiesUnderLease(Reference):
+    """Copies a leased block rather than append into it, if it can spare one; else in place."""
+
+    def _to_copy(self, sequence: SequenceState, length: int) -> list[int]:
+        shared = super()._to_copy(sequence, length)
+        leased = [
+            index
+            for index in self._written(sequence, length)
+            if index not in shared and self._leased(sequence.blocks[index])
+        ]
+        # Copying is allowed but must not be what makes the append fail.
+        need = len(shared) + len(leased) + self._growth(sequence, length)
+        return sorted(shared + leased) if self._fits(need) else shared
+
+
+class NumpyIds(Reference):
+    """Answers in other types: arrays of ids, numpy ints, a lazy stream of plain pairs, a name."""
+
+    # `Any`, because none of these is a subtype of what the reference returns; all of them
+    # are what the interface allows.
+
+    def block_table(self, seq: int) -> Any:
+        """A snapshot of the blocks of `seq`, as an int64 array."""
+        return np.array(super().block_table(seq), dtype=np.int64)
+
+    def num_free_blocks(self) -> Any:
+        """How many blocks are in no table and under no lease, as an int64."""
+        return np.int64(super().num_free_blocks())
+
+    def can_allocate(self, num_tokens: int) -> Any:
+        """The name of the admission."""
+        return super().can_allocate(num_tokens).name
+
+    def _answer(self, copies: list[Copy]) -> Any:
+        return ((copy.source, copy.destination) for copy in copies)
+
+
+class FirstBlockOne(Reference):
+    """Numbers its blocks from 1, as an engine does that keeps block 0 for padding."""
+
+    contract: ClassVar[Contract] = Contract(first_block=1)
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self._free = [block + 1 for block in self._free]
+
+
+class Granules(Reference):
+    """Takes memory in granules of 6 tokens, each of whole blocks, whatever the block size."""
+
+    contract: ClassVar[Contract] = Contract(reservation=Granular(tokens=6))
+
+    def _need(self, length: int) -> int:
+        granules = -(-length // 6)
+        return granules * -(-6 // self._geometry.block_size)
+
+
+class Prealloc(Reference):
+    """Takes room for `max_tokens` with the first token; appending then needs no more.
+
+    Raises `UnsupportedGeometry` without a `max_tokens`.
+    """
+
+    contract: ClassVar[Contract] = Contract(
+        reservation=ToMax(), geometries=Geometries(max_tokens="required")
+    )
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        if geometry.max_tokens is None:
+            raise UnsupportedGeometry(f"preallocation needs max_tokens, not {geometry}")
+        self._room = -(-geometry.max_tokens // geometry.block_size)
+
+    def _need(self, length: int) -> int:
+        return self._room if length else 0

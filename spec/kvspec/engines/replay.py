@@ -1,0 +1,37 @@
+"""Replay: a trace's operations and looks once more, on a fresh allocator.
+
+The outcomes are made anew, so that a trace is regression test and bug report at once.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.session import Session
+from kvspec.kernel.specification import Specification
+from kvspec.traces.trace import Trace, TraceStep
+
+
+def run(
+    make: Callable[..., Any],
+    spec: Specification,
+    steps: Iterable[TraceStep],
+    name: str = "allocator",
+    timeout: float = DEFAULT_CALL_TIMEOUT,
+    ledger: Ledger | None = None,
+) -> Trace:
+    """Perform `steps` on a fresh allocator, up to the first breach; the trace of it.
+
+    Raises `NotBuilt` where the factory makes no allocator.
+    """
+    session = Session(make, spec, name=name, timeout=timeout, ledger=ledger)
+    for step in steps:
+        if session.perform(step.operation, step.look):
+            break
+    return session.trace
+
+
+def replay(make: Callable[..., Any], trace: Trace, timeout: float = DEFAULT_CALL_TIMEOUT) -> Trace:
+    """The trace that `trace` gives now, with the allocator that `make` makes."""
+    return run(make, trace.specification, trace.steps, trace.allocator, timeout)

@@ -1,0 +1,68 @@
+"""A session: one fresh allocator, driven and judged step by step, and recorded."""
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import define, field
+
+from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
+from kvspec.engines.ledger import Ledger
+from kvspec.kernel.law import Breach
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.outcome import FULL, Look
+from kvspec.kernel.script import Call
+from kvspec.kernel.specification import Specification
+from kvspec.kernel.state import State
+from kvspec.traces.trace import Trace, TraceStep
+
+
+@define
+class Session:
+    """Drives a fresh allocator from `make`, believes what it shows, and judges every step.
+
+    Raises `NotBuilt` where the factory makes none. After the first breach nothing more is
+    done: what follows a broken law says nothing.
+    """
+
+    make: Callable[..., Any]
+    spec: Specification
+    name: str = "allocator"
+    timeout: float = DEFAULT_CALL_TIMEOUT
+    ledger: Ledger | None = None
+    state: State = field(init=False)
+    breaches: tuple[Breach, ...] = field(init=False, default=())
+    _driver: Driver = field(init=False)
+    _steps: list[TraceStep] = field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        """Build the allocator."""
+        self.state = self.spec.initial()
+        self._driver = Driver(self.make, self.spec, self.timeout)
+
+    def perform(self, operation: Operation, look: Look = FULL) -> tuple[Breach, ...]:
+        """One step; the laws that it broke."""
+        assert not self.breaches, "the session has ended"
+        outcome = self._driver.perform(operation, self.state, look)
+        step = self.spec.believe(self.state, operation, outcome)
+        self.breaches = self.spec.judge(step)
+        self._steps.append(TraceStep(operation, look, bool(step.expected.errors), outcome))
+        if self.ledger is not None:
+            self.ledger.note(step, self.breaches)
+        self.state = step.after
+        return self.breaches
+
+    def call(self, method: str, **arguments: Any) -> tuple[Breach, ...]:
+        """One step, the operation being named by its method; the laws that it broke."""
+        return self.perform(self.spec.operation(Call(method, arguments)))
+
+    @property
+    def trace(self) -> Trace:
+        """What has been done so far."""
+        return Trace(
+            allocator=self.name,
+            geometry=self.spec.geometry,
+            contract=self.spec.contract,
+            capabilities=tuple(room.capability for room in self.spec.rooms),
+            steps=tuple(self._steps),
+            breaches=self.breaches,
+        )

@@ -1,0 +1,76 @@
+"""The words in which facts change. Rooms react to events, whoever caused them.
+
+The kernel folds each event into the histories, tables and contents; then every room folds it
+into its own slice. A room that needs to know of something for which there is no word here is
+a sign that a word is missing, not that rooms should know each other.
+"""
+
+from attrs import frozen
+
+from kvspec.geometry import DEVICE, Place
+from kvspec.kernel.state import Cell, Entries
+
+
+@frozen
+class Event:
+    """Something that happened. A room may add events of its own for its own facts."""
+
+
+@frozen
+class Started(Event):
+    """A sequence began with `num_tokens` reserved slots."""
+
+    seq: int
+    num_tokens: int
+    limit: int | None
+
+
+@frozen
+class Grew(Event):
+    """A sequence reserved `num_tokens` more slots."""
+
+    seq: int
+    num_tokens: int
+
+
+@frozen
+class Cloned(Event):
+    """`child` began with the history of `parent`."""
+
+    parent: int
+    child: int
+
+
+@frozen
+class Ended(Event):
+    """A sequence ended; its tables hold nothing any more."""
+
+    seq: int
+
+
+@frozen
+class TableSeen(Event):
+    """The allocator showed this table for a live sequence."""
+
+    seq: int
+    entries: Entries
+    place: Place = DEVICE
+
+
+@frozen
+class Copied(Event):
+    """The allocator reported a copy of one block's contents to another."""
+
+    source: int
+    destination: int
+    place: Place = DEVICE
+
+
+@frozen
+class Written(Event):
+    """The caller wrote `cells` into the slots of `seq` from position `start` on."""
+
+    seq: int
+    start: int
+    cells: tuple[Cell, ...]
+    place: Place = DEVICE

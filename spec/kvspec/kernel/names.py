@@ -1,0 +1,59 @@
+"""How sequences, blocks and leases are written in texts for people."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import fields
+
+
+def sequence_name(seq: int) -> str:
+    """A letter for the first 26 ids, else `s` and the number.
+
+    >>> sequence_name(0), sequence_name(25), sequence_name(26)
+    ('A', 'Z', 's26')
+    """
+    return chr(ord("A") + seq) if 0 <= seq < 26 else f"s{seq}"
+
+
+def entries_text(entries: Iterable[int | None]) -> str:
+    """A block table as it is shown: ids in order, `-` for a released entry.
+
+    >>> entries_text([3, None, 0])
+    '[3 - 0]'
+    """
+    return "[" + " ".join("-" if entry is None else str(entry) for entry in entries) + "]"
+
+
+def blocks_text(blocks: Iterable[int]) -> str:
+    """A set of blocks as it is shown, in ascending order.
+
+    >>> blocks_text({2, 0})
+    '{0 2}'
+    """
+    return "{" + " ".join(str(block) for block in sorted(blocks)) + "}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "block"), plural(3, "token")
+    ('1 block', '3 tokens')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def call_text(operation: Any) -> str:
+    """An operation as it is shown: `allocate(A, 5)`, `end_transfer(#0)`."""
+    shown = []
+    for f in fields(type(operation)):
+        value = getattr(operation, f.name)
+        if f.name in ("seq", "parent", "child"):
+            shown.append(sequence_name(value))
+        elif f.name == "lease":
+            shown.append(f"#{value}")
+        elif f.name == "limit":
+            if value is not None:
+                shown.append(f"limit={value!r}")
+        else:
+            shown.append(repr(value))
+    return f"{operation.method}({', '.join(shown)})"

@@ -1,0 +1,204 @@
+"""What may be called, and what the specification expects of the answer.
+
+An operation is a frozen value: the method, its arguments, and what it means. It says which
+errors apply, how many fresh blocks it needs, and which events a success stands for. It does
+not say which blocks are handed out: that is the allocator's choice.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attrs import evolve, frozen
+
+from kvspec.geometry import blocks_for
+from kvspec.kernel.events import Event, Written
+from kvspec.kernel.outcome import DONE, Answer, Outcome
+from kvspec.kernel.state import State
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+AnswerShape = Literal["copies", "handle", "admission", "table", "nothing"]
+
+
+@frozen
+class Handle:
+    """Stands for the opaque value that the allocator answered to the operation named `name`."""
+
+    name: int
+
+
+@frozen
+class Values:
+    """Stands for `num_tokens` rows of a store's width, all zeros."""
+
+    num_tokens: int
+
+
+@frozen
+class Need:
+    """How many fresh blocks an operation takes, the fewest that the contract allows."""
+
+    fresh: int
+    may_refuse: bool = False
+
+
+@frozen
+class Expected:
+    """What the answer may be.
+
+    `errors` are the misuse errors of which one must be raised, if any. `done` and `refused`
+    say whether success and refusal are allowed, `fresh` and `available` are the blocks that
+    decide it, and `value` is what a query must answer.
+    """
+
+    errors: frozenset[str] = frozenset()
+    done: bool = True
+    refused: bool = False
+    fresh: int = 0
+    available: int = 0
+    value: str = ""
+
+    def allows(self, answer: Answer) -> bool:
+        """Whether the specification allows `answer`, apart from its copies and its value."""
+        match answer.kind:
+            case "done":
+                return self.done
+            case "refused":
+                return self.refused
+            case "error":
+                return answer.value in self.errors
+            case _:
+                return False
+
+
+@frozen
+class Operation:
+    """One call of the interface. Rooms define the kinds."""
+
+    capability: ClassVar[str]
+    method: ClassVar[str]
+    answers: ClassVar[AnswerShape] = "copies"
+    queries: ClassVar[bool] = False
+    """Whether it only asks: nothing may change."""
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Positional and keyword arguments of the call; a `Handle` or `Values` stands for a value."""
+        raise NotImplementedError
+
+    @property
+    def handle(self) -> int | None:
+        """The name under which the opaque answer is kept, for operations that give one."""
+        return None
+
+    @property
+    def subjects(self) -> tuple[int, ...]:
+        """The sequences that must exist for the call to make sense."""
+        return ()
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The sequences that the call starts, changes or ends; all others are bystanders."""
+        return ()
+
+    def errors(self, state: State, spec: "Specification") -> frozenset[str]:
+        """The errors that apply; where there are several, any of them may be raised."""
+        return frozenset()
+
+    def need(self, state: State, spec: "Specification") -> Need:
+        """The fresh blocks that a success takes; asked only where no error applies."""
+        return Need(0)
+
+    def history(self, state: State, spec: "Specification") -> Iterator[Event]:
+        """The events of a success that come before the tables are looked at."""
+        yield from ()
+
+    def effects(self, state: State, spec: "Specification") -> Iterator[Event]:
+        """The events of a success that come after the tables were looked at."""
+        yield from ()
+
+    def writes(self, state: State, spec: "Specification") -> Written | None:
+        """What the caller writes right after a success, if anything."""
+        return next((e for e in self.effects(state, spec) if isinstance(e, Written)), None)
+
+    def value(self, state: State, spec: "Specification") -> str:
+        """What a query must answer."""
+        return ""
+
+    def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
+        """The successes that are allowed, up to the names of the blocks that are free."""
+        raise NotImplementedError
+
+    def renamed(self, names: Mapping[int, int]) -> "Operation":
+        """The same call with sequences renamed."""
+        return self
+
+
+@frozen
+class SequenceOperation(Operation):
+    """A call on one sequence that must be in use, given first by its id."""
+
+    seq: int
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The id."""
+        return (self.seq,), {}
+
+    @property
+    def subjects(self) -> tuple[int, ...]:
+        """The sequence."""
+        return (self.seq,)
+
+    def errors(self, state: State, spec: "Specification") -> frozenset[str]:
+        """The id is unknown."""
+        return frozenset() if self.seq in state.sequences else frozenset({"UnknownSequence"})
+
+    def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
+        """There is nothing to choose, unless the kind says otherwise."""
+        yield spec.result(state, self, Outcome(DONE))
+
+    def renamed(self, names: Mapping[int, int]) -> "Operation":
+        """The same call for another id."""
+        return evolve(self, seq=names.get(self.seq, self.seq))
+
+
+def length_errors(num_tokens: object, *bounds: int | None) -> frozenset[str]:
+    """`InvalidLength` for what is not an integer, is negative, or is beyond one of `bounds`.
+
+    >>> length_errors(3, None, 4), sorted(length_errors(5, None, 4)), sorted(length_errors("3"))
+    (frozenset(), ['InvalidLength'], ['InvalidLength'])
+    """
+    tokens = whole(num_tokens)
+    if tokens is None or tokens < 0 or any(b is not None and tokens > b for b in bounds):
+        return frozenset({"InvalidLength"})
+    return frozenset()
+
+
+def whole(value: object) -> int | None:
+    """`value` as an int, or `None` where `operator.index` has no answer."""
+    try:
+        return index(value)  # type: ignore[arg-type]  # asking is the test
+    except TypeError:
+        return None
+
+
+def expect(operation: Operation, state: State, spec: "Specification") -> Expected:
+    """What the answer to `operation` may be in `state`."""
+    available = spec.available(state)
+    errors = operation.errors(state, spec) | spec.guards(state, operation)
+    if errors:
+        # Where several errors apply any may be raised, and a length that is larger than all
+        # that is free is one more.
+        tokens = whole(getattr(operation, "num_tokens", 0)) or 0
+        short = blocks_for(tokens, spec.geometry.block_size) > available
+        return Expected(errors=errors, done=False, refused=short, available=available)
+    need = operation.need(state, spec)
+    fits = need.fresh <= available
+    return Expected(
+        done=fits,
+        refused=not fits or need.may_refuse,
+        fresh=need.fresh,
+        available=available,
+        value=operation.value(state, spec),
+    )

@@ -1,0 +1,22 @@
+"""Scripts: operations named by their methods, so that a room can tell a story with the calls of others."""
+
+from typing import Any
+
+from attrs import field, frozen
+
+
+@frozen
+class Call:
+    """An operation by the name of its method and the fields of its kind."""
+
+    method: str
+    fields: dict[str, Any] = field(factory=dict)
+
+
+def call(method: str, **fields: Any) -> Call:
+    """The operation whose method is `method`.
+
+    >>> call("append", seq=0, num_tokens=3)
+    Call(method='append', fields={'seq': 0, 'num_tokens': 3})
+    """
+    return Call(method, fields)

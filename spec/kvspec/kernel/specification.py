@@ -1,0 +1,249 @@
+"""The specification: a relation between operations and outcomes, composed from rooms.
+
+`believe` is total: it takes what was observed as true and gives the next state. `judge` then
+asks every law, each an independent predicate over the step.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from attrs import evolve, frozen
+
+from kvspec.contract import Contract, History
+from kvspec.geometry import DEVICE, Geometry, Place, blocks_for, table_index
+from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.events import (
+    Cloned,
+    Copied,
+    Ended,
+    Event,
+    Grew,
+    Started,
+    TableSeen,
+    Written,
+)
+from kvspec.kernel.law import Breach, Law
+from kvspec.kernel.operation import Expected, Operation, expect
+from kvspec.kernel.outcome import REFUSED, Answer, Observation, Outcome
+from kvspec.kernel.room import Proposal, Room
+from kvspec.kernel.script import Call
+from kvspec.kernel.state import Cell, Sequence, State, TableOf
+from kvspec.kernel.step import Step
+
+
+def _always(state: State, spec: "Specification") -> bool:
+    return True
+
+
+def _wrong_call(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    room = chooser.pick([room for room in spec.rooms if room.wrong(state, spec)])
+    return chooser.pick(room.wrong(state, spec))
+
+
+@frozen(eq=False)
+class Specification:
+    """What an allocator with this geometry and contract must do, in the capabilities of `rooms`.
+
+    `laws` is in the published order: the first broken one is the one that is reported.
+    `kinds` are all kinds of operations, by method.
+    """
+
+    geometry: Geometry
+    contract: Contract
+    rooms: tuple[Room, ...]
+    laws: tuple[Law, ...]
+    kinds: Mapping[str, type[Operation]]
+
+    # ------------------------------------------------------------------ facts and sizes
+
+    def initial(self) -> State:
+        """The state of a fresh allocator: no sequences, and unknown contents."""
+        return State(slices={r.capability: r.facts for r in self.rooms if r.facts is not None})
+
+    @property
+    def blocks(self) -> range:
+        """The ids of the device blocks."""
+        first = self.contract.first_block
+        return range(first, first + self.geometry.num_blocks)
+
+    @property
+    def shadowed(self) -> bool:
+        """Whether contents are judged in the suite's shadow memory, for want of a store."""
+        return all(room.capability != "store" for room in self.rooms)
+
+    def free_blocks(self, state: State) -> tuple[int, ...]:
+        """The device blocks that nobody holds, in ascending order."""
+        held = state.at().held
+        return tuple(block for block in self.blocks if block not in held)
+
+    def available(self, state: State) -> int:
+        """How many device blocks are free."""
+        return self.geometry.num_blocks - len(state.at().held)
+
+    def need(self, state: State, seq: int, length: int) -> int:
+        """The fewest blocks that live sequence `seq` must hold at `length` tokens."""
+        past = self.past(state.sequences[seq], len(state.table(seq)))
+        return self.contract.reservation.need(evolve(past, length=length), self.geometry.block_size)
+
+    def past(self, sequence: Sequence, entries: int) -> History:
+        """What a reservation may depend on, for a sequence that holds `entries` table entries."""
+        return History(
+            allocated=sequence.allocated,
+            limit=sequence.limit,
+            length=sequence.length,
+            reserved=entries * self.geometry.block_size,
+            max_tokens=self.geometry.max_tokens,
+        )
+
+    # ------------------------------------------------------------------ the relation
+
+    def guards(self, state: State, operation: Operation) -> frozenset[str]:
+        """The errors that rooms add to `operation`, whichever room it is from."""
+        return frozenset().union(*(room.guard(state, operation) for room in self.rooms))
+
+    def expect(self, state: State, operation: Operation) -> Expected:
+        """What the answer to `operation` may be."""
+        return expect(operation, state, self)
+
+    def foreseen(self, state: State, operation: Operation, answer: Answer) -> State:
+        """The state after the history of a success, before anything was looked at."""
+        if answer.kind == "done" and not operation.errors(state, self):
+            for event in operation.history(state, self):
+                state = self._fold(state, event)
+        return state
+
+    def believe(self, state: State, operation: Operation, outcome: Outcome) -> Step:
+        """The step that `outcome` makes, taken as true whatever it says."""
+        events: list[Event] = []
+        done = outcome.answer.kind == "done" and not operation.errors(state, self)
+        if done:
+            events += operation.history(state, self)
+        events += (TableSeen(seq, e) for seq, e in outcome.observation.tables.items())
+        events += (Copied(*copy) for copy in outcome.answer.copies)
+        if done:
+            events += operation.effects(state, self)
+        after = state
+        for event in events:
+            after = self._fold(after, event)
+        after = evolve(
+            after,
+            clock=state.clock + 1,
+            refused=operation if outcome.answer.kind == "refused" else None,
+        )
+        expected = self.expect(state, operation)
+        return Step(self, state, operation, outcome, expected, after, tuple(events))
+
+    def judge(self, step: Step) -> tuple[Breach, ...]:
+        """All laws that `step` breaks, in the published order, with the reasons."""
+        return tuple(
+            Breach(law.id, because) for law in self.laws if (because := law.judge(step)) is not None
+        )
+
+    def choices(self, state: State, operation: Operation) -> Iterator[Outcome]:
+        """All outcomes that are allowed, fully observed, up to the names of free blocks.
+
+        Contracts that relocate are not enumerated: their moves are judged, not listed.
+        """
+        if self.contract.relocates:
+            raise ValueError("the choices of a relocating contract are not enumerated")
+        expected = self.expect(state, operation)
+        unchanged = self.observed(state)
+        for error in sorted(expected.errors):
+            yield Outcome(Answer("error", error), unchanged)
+        if expected.refused:
+            yield Outcome(REFUSED, unchanged)
+        if expected.done:
+            yield from operation.choices(state, self)
+
+    def observed(self, state: State) -> Observation:
+        """What a full look at an allocator in `state` shows."""
+        return Observation(
+            tables={seq: state.table(seq) for seq in state.sequences},
+            free=self.available(state),
+        )
+
+    def result(self, state: State, operation: Operation, outcome: Outcome) -> Outcome:
+        """`outcome`, with the observation completed to a full look at the state after it."""
+        after = self.believe(state, operation, outcome).after
+        return evolve(outcome, observation=self.observed(after))
+
+    def operation(self, call: Call) -> Operation:
+        """The operation that a script names by its method."""
+        return self.kinds[call.method](**call.fields)
+
+    def proposals(self) -> Iterator[Proposal]:
+        """What engines may try; wrong calls only where the contract says that they raise."""
+        for room in self.rooms:
+            yield from room.proposals
+        if self.contract.misuse == "raises":
+            yield Proposal("wrong_call", _always, _wrong_call)
+
+    # ------------------------------------------------------------------ the fold of events
+
+    def _fold(self, state: State, event: Event) -> State:
+        state = self._fold_kernel(state, event)
+        for room in self.rooms:
+            state = room.fold(state, event)
+        return state
+
+    def _fold_kernel(self, state: State, event: Event) -> State:
+        match event:
+            case TableSeen(seq, entries, place):
+                if seq in state.sequences and state.table(seq, place) != entries:
+                    return state.holding(TableOf(seq, place=place), entries)
+                return state
+            case Written():
+                return self._write(state, event)
+            case Copied(source, destination, place):
+                moved = state.contents.get((place, source), self._blank)
+                return evolve(state, contents={**state.contents, (place, destination): moved})
+            case Started(seq, num_tokens, limit):
+                fresh = Sequence(allocated=num_tokens, limit=limit, length=num_tokens)
+                return evolve(state, sequences={**state.sequences, seq: fresh})
+            case Grew(seq, num_tokens):
+                old = state.sequences[seq]
+                grown = evolve(old, length=old.length + num_tokens)
+                return evolve(state, sequences={**state.sequences, seq: grown})
+            case Cloned(parent, child):
+                clone = {child: state.sequences[parent]}
+                state = evolve(state, sequences={**state.sequences, **clone})
+                return state.holding(TableOf(child), state.table(parent))
+            case Ended(seq):
+                left = {s: h for s, h in state.sequences.items() if s != seq}
+                gone = [h for h in state.holds if isinstance(h, TableOf) and h.seq == seq]
+                return evolve(state.releasing(gone), sequences=left)
+            case _:
+                return state
+
+    @property
+    def _blank(self) -> tuple[Cell | None, ...]:
+        return (None,) * self.geometry.block_size
+
+    def _write(self, state: State, event: Written) -> State:
+        """The history grows by the cells, and they go where the believed table says."""
+        size = self.geometry.block_size
+        old = state.sequences[event.seq]
+        cells = old.cells[: event.start] + event.cells
+        table = state.table(event.seq, event.place)
+        contents = dict(state.contents)
+        for position, cell in enumerate(event.cells, start=event.start):
+            i = table_index(position, size)
+            block = table[i] if i < len(table) else None
+            if block is not None:
+                held = list(contents.get((event.place, block), self._blank))
+                held[position % size] = cell
+                contents[event.place, block] = tuple(held)
+        sequences = {**state.sequences, event.seq: evolve(old, cells=cells)}
+        return evolve(state, sequences=sequences, contents=contents)
+
+    def reading(self, state: State, seq: int, place: Place = DEVICE) -> tuple[Cell | None, ...]:
+        """What the shadow memory holds at each written position of `seq`."""
+        size = self.geometry.block_size
+        table = state.table(seq, place)
+        cells: list[Cell | None] = []
+        for block in table[: blocks_for(state.sequences[seq].written, size)]:
+            cells += (
+                self._blank if block is None else state.contents.get((place, block), self._blank)
+            )
+        written = state.sequences[seq].written
+        cells += [None] * (written - len(cells))
+        return tuple(cells[:written])

@@ -1,0 +1,82 @@
+"""The rooms: one capability each, none knowing another. Here they are put together.
+
+`ORDER` is the published order of the laws: the first broken one is the one reported. The
+most specific come first, and read-back, which sees everything but explains least, last.
+"""
+
+from kvspec.contract import Contract
+from kvspec.geometry import Geometry
+from kvspec.kernel.law import Law
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.room import Room
+from kvspec.kernel.specification import Specification
+from kvspec.rooms import admission, core, lease, reservation, sharing, store
+
+ROOMS: tuple[Room, ...] = (
+    core.ROOM,
+    reservation.ROOM,
+    admission.ROOM,
+    sharing.ROOM,
+    lease.ROOM,
+    store.ROOM,
+)
+
+ORDER: tuple[str, ...] = (
+    "limit",
+    "write-bounds",
+    "misuse",
+    "well-formed",
+    "snapshot",
+    "can-allocate",
+    "in-flight",
+    "copy-on-write",
+    "fork",
+    "no-overlap",
+    "needless-copy",
+    "atomicity",
+    "frame",
+    "bounded-waste",
+    "retry",
+    "admission",
+    "ref-count",
+    "conservation",
+    "read-back",
+)
+
+CAPABILITIES: tuple[str, ...] = tuple(room.capability for room in ROOMS)
+
+LAWS: tuple[Law, ...] = tuple(
+    sorted((law for room in ROOMS for law in room.laws), key=lambda law: ORDER.index(law.id))
+)
+
+OPERATIONS: dict[str, type[Operation]] = {
+    kind.method: kind for room in ROOMS for kind in room.operations
+}
+
+
+def specification(
+    geometry: Geometry, contract: Contract, capabilities: tuple[str, ...]
+) -> Specification:
+    """The specification of an allocator that claims `capabilities`, `core` among them.
+
+    Raises `ValueError` for a geometry that the contract excludes, or that asks for what no
+    room here specifies.
+    """
+    unknown = sorted(set(capabilities) - set(CAPABILITIES))
+    if unknown or "core" not in capabilities:
+        raise ValueError(
+            f"capabilities must include core and be among {', '.join(CAPABILITIES)}; "
+            f"not {', '.join(unknown) or 'without core'}"
+        )
+    if not contract.geometries.admits(geometry):
+        raise ValueError(f"the contract excludes {geometry}")
+    if geometry.window or geometry.num_host_blocks or geometry.groups:
+        raise ValueError("no room specifies windows, host blocks or groups")
+    rooms = tuple(room for room in ROOMS if room.capability in capabilities)
+    laws = tuple(
+        law
+        for law in LAWS
+        if law.capability in capabilities
+        and not (law.id == "misuse" and contract.misuse == "callers_duty")
+    )
+    return Specification(geometry, contract, rooms, laws, OPERATIONS)

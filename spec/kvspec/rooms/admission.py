@@ -1,0 +1,135 @@
+"""The room of admission: the allocator can tell what `allocate` would do."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import frozen
+
+from kvspec.contract import History
+from kvspec.geometry import Geometry
+from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.generation import HUGE, ODD_LENGTHS, length_near_boundary
+from kvspec.kernel.law import Law
+from kvspec.kernel.names import plural
+from kvspec.kernel.operation import AnswerShape, Operation, length_errors
+from kvspec.kernel.outcome import Answer, Outcome
+from kvspec.kernel.perturb import other_value
+from kvspec.kernel.room import Proposal, Room
+from kvspec.kernel.script import Call, call
+from kvspec.kernel.state import State
+from kvspec.kernel.step import Step
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+
+@frozen
+class CanAllocate(Operation):
+    """`can_allocate(num_tokens)`: OK, LATER (it would fit an empty pool) or NEVER."""
+
+    capability: ClassVar[str] = "admission"
+    method: ClassVar[str] = "can_allocate"
+    answers: ClassVar[AnswerShape] = "admission"
+    queries: ClassVar[bool] = True
+
+    num_tokens: Any
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The length."""
+        return (self.num_tokens,), {}
+
+    def errors(self, state: State, spec: "Specification") -> frozenset[str]:
+        """The length is not one; too great a length is an answer here."""
+        return length_errors(self.num_tokens)
+
+    def fresh(self, spec: "Specification") -> int:
+        """The blocks that `allocate` would need."""
+        past = History(
+            allocated=self.num_tokens,
+            limit=None,
+            length=self.num_tokens,
+            reserved=0,
+            max_tokens=spec.geometry.max_tokens,
+        )
+        return spec.contract.reservation.need(past, spec.geometry.block_size)
+
+    def value(self, state: State, spec: "Specification") -> str:
+        """In agreement with the deed."""
+        most = spec.geometry.max_tokens
+        if (most is not None and self.num_tokens > most) or (
+            self.fresh(spec) > spec.geometry.num_blocks
+        ):
+            return "NEVER"
+        return "OK" if self.fresh(spec) <= spec.available(state) else "LATER"
+
+    def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
+        """The one right answer."""
+        answer = Answer("done", value=self.value(state, spec))
+        yield spec.result(state, self, Outcome(answer))
+
+
+def _answered(step: Step) -> bool:
+    return isinstance(step.operation, CanAllocate) and step.done and not step.expected.errors
+
+
+def _agrees(step: Step) -> str | None:
+    operation, expected = step.operation, step.expected.value
+    assert isinstance(operation, CanAllocate)  # `_answered` has seen to it
+    if step.answer.value == expected:
+        return None
+    needs = plural(operation.fresh(step.spec), "block")
+    return (
+        f"{plural(operation.num_tokens, 'token')} need {needs}, {step.expected.available} of "
+        f"{step.spec.geometry.num_blocks} are free, and max_tokens is "
+        f"{step.spec.geometry.max_tokens}: the answer is {expected}, not {step.answer.value}."
+    )
+
+
+def _ask(geometry: Geometry) -> tuple[Call, ...]:
+    """Asked of an empty pool, a full one, and for more than there is."""
+    return (
+        call("can_allocate", num_tokens=1),
+        call("allocate", seq=0, num_tokens=geometry.capacity),
+        call("can_allocate", num_tokens=1),
+        call("can_allocate", num_tokens=geometry.capacity + 1),
+    )
+
+
+LAWS = (
+    Law(
+        "can-allocate",
+        "admission",
+        "can_allocate says OK, LATER or NEVER in agreement with what allocate then does.",
+        "vllm-project/vllm#17834",
+        _answered,
+        _agrees,
+        (other_value,),
+        _ask,
+    ),
+)
+
+
+def _always(state: State, spec: "Specification") -> bool:
+    return True
+
+
+def _draw(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    if chooser.integer(0, 3) == 0:
+        most, capacity = spec.geometry.max_tokens, spec.geometry.capacity
+        edges = [capacity, capacity + 1, HUGE]
+        return CanAllocate(chooser.pick(edges + ([most, most + 1] if most else [])))
+    return CanAllocate(length_near_boundary(spec, state, chooser, 0, []))
+
+
+def _wrong(state: State, spec: "Specification") -> list[Operation]:
+    return [CanAllocate(odd) for odd in ODD_LENGTHS]
+
+
+ROOM = Room(
+    capability="admission",
+    methods=("can_allocate",),
+    laws=LAWS,
+    operations=(CanAllocate,),
+    proposals=(Proposal("can_allocate", _always, _draw),),
+    wrong=_wrong,
+)

@@ -1,0 +1,68 @@
+"""What an engine may try with the core."""
+
+from typing import TYPE_CHECKING
+
+from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.generation import (
+    ODD_LENGTHS,
+    length_near_boundary,
+    live,
+    new_ids,
+    room_for_another,
+    some_live,
+)
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.room import Proposal
+from kvspec.kernel.state import State
+from kvspec.rooms.core.operations import Allocate, Append, Free, ShowTable
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+
+def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    seq = chooser.pick(new_ids(state))
+    bounds = [spec.geometry.max_tokens]
+    return Allocate(seq, length_near_boundary(spec, state, chooser, 0, bounds))
+
+
+def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    seq = chooser.pick(live(state))
+    sequence = state.sequences[seq]
+    bounds = [sequence.limit, spec.geometry.max_tokens]
+    return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))
+
+
+def _free(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return Free(chooser.pick(live(state)))
+
+
+def _again(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    assert isinstance(state.refused, Operation)  # `possible` has seen to it
+    return state.refused
+
+
+def wrong(state: State, spec: "Specification") -> list[Operation]:
+    """Unknown ids, an id in use, and lengths that are none."""
+    unknown = new_ids(state)[0]
+    calls: list[Operation] = [
+        Append(unknown, 1),
+        Free(unknown),
+        ShowTable(unknown),
+        *(Allocate(unknown, odd) for odd in ODD_LENGTHS),
+    ]
+    for seq in live(state)[-1:]:
+        calls += [Allocate(seq, 1), *(Append(seq, odd) for odd in ODD_LENGTHS)]
+    return calls
+
+
+def _was_refused(state: State, spec: "Specification") -> bool:
+    return state.refused is not None
+
+
+PROPOSALS = (
+    Proposal("allocate", room_for_another, _allocate, weight=2),
+    Proposal("append", some_live, _append, weight=3),
+    Proposal("free", some_live, _free),
+    Proposal("again", _was_refused, _again),
+)

@@ -1,0 +1,47 @@
+"""Short scripts in which the laws of the core bite, for any small geometry."""
+
+from kvspec.geometry import Geometry
+from kvspec.kernel.script import Call, call
+
+
+def one_sequence(geometry: Geometry) -> tuple[Call, ...]:
+    """One sequence comes, grows and goes."""
+    return (
+        call("allocate", seq=0, num_tokens=1),
+        call("append", seq=0, num_tokens=geometry.block_size),
+        call("free", seq=0),
+    )
+
+
+def two_sequences(geometry: Geometry) -> tuple[Call, ...]:
+    """Two sequences grow beside each other; one goes, and its blocks are used again."""
+    size = geometry.block_size
+    return (
+        call("allocate", seq=0, num_tokens=size),
+        call("allocate", seq=1, num_tokens=1),
+        call("append", seq=0, num_tokens=1),
+        call("free", seq=0),
+        call("allocate", seq=2, num_tokens=size + 1),
+    )
+
+
+def refusal(geometry: Geometry) -> tuple[Call, ...]:
+    """More is asked for than is free, twice; then an exact fit."""
+    size, rest = geometry.block_size, geometry.num_blocks - 1
+    return (
+        call("allocate", seq=0, num_tokens=size),
+        call("allocate", seq=1, num_tokens=rest * size + 1),
+        call("allocate", seq=1, num_tokens=rest * size + 1),
+        call("allocate", seq=1, num_tokens=rest * size),
+    )
+
+
+def misuse(geometry: Geometry) -> tuple[Call, ...]:
+    """Unknown ids, an id in use, and lengths that are none."""
+    return (
+        call("allocate", seq=0, num_tokens=1),
+        call("allocate", seq=0, num_tokens=1),
+        call("append", seq=1, num_tokens=1),
+        call("append", seq=0, num_tokens=-1),
+        call("free", seq=1),
+    )

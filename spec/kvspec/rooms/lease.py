@@ -1,0 +1,239 @@
+"""The room of leases: blocks in use by something in flight are not reused until it ends.
+
+A lease holds the blocks that the sequence had when it began, and pins them. Nothing else
+need be said of `free`: it removes table entries, and the lease's hold still pins.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import evolve, field, frozen
+
+from kvspec.geometry import Geometry
+from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.events import Event
+from kvspec.kernel.generation import live, new_ids, some_live
+from kvspec.kernel.law import Law
+from kvspec.kernel.names import blocks_text, plural, sequence_name
+from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
+from kvspec.kernel.outcome import DONE, Outcome
+from kvspec.kernel.perturb import other_count, other_table
+from kvspec.kernel.room import Proposal, Room
+from kvspec.kernel.script import Call, call
+from kvspec.kernel.state import Holder, State
+from kvspec.kernel.step import Step
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+MOST_OPEN = 3
+"""Two leases on one block, and one on another, show every order of ending."""
+
+
+@frozen(cache_hash=True)
+class LeaseOf(Holder):
+    """A lease: it holds and pins, and is no user."""
+
+    lease: int
+
+
+@frozen
+class LeaseBegun(Event):
+    """A lease began on the blocks that `seq` has now."""
+
+    lease: int
+    seq: int
+
+
+@frozen
+class LeaseEnded(Event):
+    """A lease ended."""
+
+    lease: int
+
+
+@frozen
+class Leases:
+    """The facts of the room: which leases are open, and which have ended."""
+
+    open: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+
+
+def _leases(state: State) -> Leases:
+    slice_ = state.slices["lease"]
+    assert isinstance(slice_, Leases)
+    return slice_
+
+
+def _fold(state: State, event: Event) -> State:
+    match event:
+        case LeaseBegun(lease, seq):
+            facts = evolve(_leases(state), open=(*_leases(state).open, lease))
+            return state.with_slice("lease", facts).holding(LeaseOf(lease), state.table(seq))
+        case LeaseEnded(lease):
+            facts = Leases(
+                open=tuple(other for other in _leases(state).open if other != lease),
+                ended=(*_leases(state).ended, lease),
+            )
+            return state.with_slice("lease", facts).releasing([LeaseOf(lease)])
+        case _:
+            return state
+
+
+# ------------------------------------------------------------------------------ operations
+
+
+@frozen
+class BeginTransfer(SequenceOperation):
+    """`begin_transfer(seq)`: the opaque answer is kept under the name `lease`."""
+
+    capability: ClassVar[str] = "lease"
+    method: ClassVar[str] = "begin_transfer"
+    answers: ClassVar[AnswerShape] = "handle"
+
+    lease: int = field()
+
+    @property
+    def handle(self) -> int | None:
+        """The lease."""
+        return self.lease
+
+    def effects(self, state: State, spec: "Specification") -> Iterator[Event]:
+        """The lease begins, on the table as it is seen after the call."""
+        yield LeaseBegun(self.lease, self.seq)
+
+
+@frozen
+class EndTransfer(Operation):
+    """`end_transfer(lease)`; a lease that was never begun, or has ended, is an error."""
+
+    capability: ClassVar[str] = "lease"
+    method: ClassVar[str] = "end_transfer"
+
+    lease: int
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The opaque value that `begin_transfer` gave."""
+        return (Handle(self.lease),), {}
+
+    def errors(self, state: State, spec: "Specification") -> frozenset[str]:
+        """The lease is not open."""
+        is_open = self.lease in _leases(state).open
+        return frozenset() if is_open else frozenset({"UnknownLease"})
+
+    def history(self, state: State, spec: "Specification") -> Iterator[Event]:
+        """The lease ends."""
+        yield LeaseEnded(self.lease)
+
+    def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
+        """There is nothing to choose."""
+        yield spec.result(state, self, Outcome(DONE))
+
+
+# ------------------------------------------------------------------------------ the law
+
+
+def _in_flight(step: Step) -> set[int]:
+    """The blocks that were pinned by a lease before the step and still are."""
+    return set(step.before.at().pins) & set(step.after.at().pins)
+
+
+def _something_in_flight(step: Step) -> bool:
+    return bool(_in_flight(step)) or bool(step.after.at().pinned_only)
+
+
+def _no_reuse(step: Step) -> str | None:
+    pinned = _in_flight(step)
+    for seq, block in step.entered:
+        if block in pinned:
+            holders = " and ".join(_holder_text(h) for h in step.after.at().pins[block])
+            return (
+                f"block {block} was handed to {sequence_name(seq)} while it is in flight "
+                f"under {holders}."
+            )
+    left, free = step.after.at().pinned_only, step.seen.free
+    expected = step.spec.available(step.after)
+    if free is not None and 0 < free - expected <= len(left):
+        return (
+            f"{blocks_text(left)} are in flight and in no table, so {expected} of "
+            f"{plural(step.spec.geometry.num_blocks, 'block')} are free; the allocator says {free}."
+        )
+    return None
+
+
+def _holder_text(holder: Holder) -> str:
+    return f"lease {holder.lease}" if isinstance(holder, LeaseOf) else str(holder)
+
+
+def _free_in_flight(geometry: Geometry) -> tuple[Call, ...]:
+    """Two leases on one sequence, which goes; its blocks are free only when both have ended."""
+    return (
+        call("allocate", seq=0, num_tokens=geometry.block_size),
+        call("begin_transfer", seq=0, lease=0),
+        call("begin_transfer", seq=0, lease=1),
+        call("free", seq=0),
+        call("allocate", seq=1, num_tokens=1),
+        call("end_transfer", lease=0),
+        call("end_transfer", lease=1),
+        call("allocate", seq=2, num_tokens=1),
+    )
+
+
+LAWS = (
+    Law(
+        "in-flight",
+        "lease",
+        "Until a lease ends, its blocks are neither handed out nor counted as free.",
+        "sgl-project/sglang#35049, vllm-project/vllm#46278",
+        _something_in_flight,
+        _no_reuse,
+        (other_count, other_table),
+        _free_in_flight,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------ proposals
+
+
+def _next_lease(state: State) -> int:
+    facts = _leases(state)
+    return 1 + max((*facts.open, *facts.ended), default=-1)
+
+
+def _can_begin(state: State, spec: "Specification") -> bool:
+    return some_live(state, spec) and len(_leases(state).open) < MOST_OPEN
+
+
+def _begin(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return BeginTransfer(chooser.pick(live(state)), _next_lease(state))
+
+
+def _can_end(state: State, spec: "Specification") -> bool:
+    return bool(_leases(state).open)
+
+
+def _end(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return EndTransfer(chooser.pick(_leases(state).open))
+
+
+def _wrong(state: State, spec: "Specification") -> list[Operation]:
+    never = _next_lease(state)
+    calls: list[Operation] = [EndTransfer(never), BeginTransfer(new_ids(state)[0], never)]
+    return calls + [EndTransfer(lease) for lease in _leases(state).ended[-1:]]
+
+
+ROOM = Room(
+    capability="lease",
+    methods=("begin_transfer", "end_transfer"),
+    laws=LAWS,
+    operations=(BeginTransfer, EndTransfer),
+    facts=Leases(),
+    fold=_fold,
+    proposals=(
+        Proposal("begin_transfer", _can_begin, _begin),
+        Proposal("end_transfer", _can_end, _end),
+    ),
+    wrong=_wrong,
+)

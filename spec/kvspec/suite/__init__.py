@@ -1,0 +1,1 @@
+"""The suite: the check of one allocator, and the report of it."""

@@ -1,0 +1,1 @@
+"""Traces: runs as data. Recorded by every engine, replayed, reduced, shown and exported."""

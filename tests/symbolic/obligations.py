@@ -1,0 +1,134 @@
+"""What CrossHair confirms of the arithmetic kernel, one function an obligation.
+
+Each is confirmed over all paths for all integers that meet the leading asserts: the sizes,
+the block size among them, are symbolic and have no upper bound. The leading asserts are the
+preconditions, the last statement is the claim, and at least one other statement stands
+between: CrossHair skips a function that does not begin with an assert, and takes a claim
+that follows a precondition directly for one more precondition.
+
+Python's integers are unbounded, so nothing is said here of fixed-width ones.
+"""
+
+# ruff: noqa: PT018  an obligation's preconditions read as one; nobody debugs them one by one
+
+from kvspec.geometry import (
+    Geometry,
+    block_of,
+    blocks_for,
+    growth,
+    internal_waste,
+    slot_of,
+    table_index,
+)
+
+
+def blocks_hold_the_tokens(tokens: int, block_size: int) -> None:
+    """`blocks_for` is enough: so many blocks hold the tokens."""
+    assert tokens >= 0 and block_size >= 1
+    blocks = blocks_for(tokens, block_size)
+    assert blocks * block_size >= tokens
+
+
+def blocks_are_the_fewest(tokens: int, block_size: int, others: int) -> None:
+    """`blocks_for` is not too many: any number of blocks that holds the tokens is at least it."""
+    assert tokens >= 0 and block_size >= 1
+    assert others >= 0 and others * block_size >= tokens
+    blocks = blocks_for(tokens, block_size)
+    assert 0 <= blocks <= others
+
+
+def waste_is_less_than_a_block(tokens: int, block_size: int) -> None:
+    """`internal_waste` lies in `[0, block_size)`."""
+    assert tokens >= 0 and block_size >= 1
+    waste = internal_waste(tokens, block_size)
+    assert 0 <= waste < block_size
+
+
+def waste_is_what_the_blocks_have_over(tokens: int, block_size: int) -> None:
+    """The tokens and `internal_waste` together fill the blocks of `blocks_for` exactly."""
+    assert tokens >= 0 and block_size >= 1
+    waste = internal_waste(tokens, block_size)
+    assert tokens + waste == blocks_for(tokens, block_size) * block_size
+
+
+def slot_lies_in_its_block(block: int, position: int, block_size: int) -> None:
+    """`block_of` undoes `slot_of`."""
+    assert block >= 0 and position >= 0 and block_size >= 1
+    slot = slot_of(block, position, block_size)
+    assert block_of(slot, block_size) == block
+
+
+def slot_keeps_the_offset(block: int, position: int, block_size: int) -> None:
+    """A slot has the same offset in its block as the position has in its own."""
+    assert block >= 0 and position >= 0 and block_size >= 1
+    slot = slot_of(block, position, block_size)
+    assert slot % block_size == position % block_size
+
+
+def every_slot_is_reached(slot: int, block_size: int) -> None:
+    """The slot mapping is onto: a slot is the slot of its own block and offset."""
+    assert slot >= 0 and block_size >= 1
+    block = block_of(slot, block_size)
+    assert slot_of(block, slot % block_size, block_size) == slot
+
+
+def different_places_have_different_slots(
+    block: int, position: int, other_block: int, other_position: int, block_size: int
+) -> None:
+    """The slot mapping is one to one: two pairs of block and offset never share a slot."""
+    assert block >= 0 and position >= 0 and block_size >= 1
+    assert other_block >= 0 and other_position >= 0
+    assert block != other_block or position % block_size != other_position % block_size
+    slot = slot_of(block, position, block_size)
+    assert slot != slot_of(other_block, other_position, block_size)
+
+
+def slot_lies_in_the_pool(num_blocks: int, block: int, position: int, block_size: int) -> None:
+    """The slots of a pool's blocks lie in `[0, capacity)`."""
+    assert num_blocks >= 1 and position >= 0 and block_size >= 1
+    assert 0 <= block < num_blocks
+    slot = slot_of(block, position, block_size)
+    assert 0 <= slot < Geometry(num_blocks, block_size).capacity
+
+
+def growth_is_never_negative(length: int, added: int, block_size: int) -> None:
+    """An append takes blocks and never gives any back."""
+    assert length >= 0 and added >= 0 and block_size >= 1
+    more = growth(length, added, block_size)
+    assert more >= 0
+
+
+def growth_is_enough(length: int, added: int, block_size: int) -> None:
+    """With `growth` blocks more, the blocks hold the tokens before and the added ones."""
+    assert length >= 0 and added >= 0 and block_size >= 1
+    more = growth(length, added, block_size)
+    assert (blocks_for(length, block_size) + more) * block_size >= length + added
+
+
+def growth_is_not_one_too_many(length: int, added: int, block_size: int) -> None:
+    """If `growth` is not 0, then one block less does not hold the tokens."""
+    assert length >= 0 and added >= 0 and block_size >= 1
+    more = growth(length, added, block_size)
+    fewer = blocks_for(length, block_size) + more - 1
+    assert more == 0 or fewer * block_size < length + added
+
+
+def growth_adds_up(length: int, first: int, second: int, block_size: int) -> None:
+    """Two appends take together what one append of all their tokens takes."""
+    assert length >= 0 and first >= 0 and second >= 0 and block_size >= 1
+    more = growth(length, first, block_size) + growth(length + first, second, block_size)
+    assert more == growth(length, first + second, block_size)
+
+
+def entry_covers_the_position(position: int, block_size: int) -> None:
+    """A position lies in `[i * block_size, (i + 1) * block_size)` where `i` is `table_index`."""
+    assert position >= 0 and block_size >= 1
+    index = table_index(position, block_size)
+    assert index * block_size <= position < (index + 1) * block_size
+
+
+def entry_lies_in_the_table(position: int, length: int, block_size: int) -> None:
+    """The `table_index` of a position before the length lies in a table of `blocks_for` entries."""
+    assert 0 <= position < length and block_size >= 1
+    index = table_index(position, block_size)
+    assert 0 <= index < blocks_for(length, block_size)
