@@ -42,7 +42,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (PyTorch is large: this takes a while)"
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation -e '.[dev]' 'pyright[nodejs]'
+	$(PIP) --no-build-isolation -e '.[dev]'
 	touch $@
 
 clean:

@@ -30,14 +30,6 @@ class Proposal:
     """How often an engine should try it, beside the others."""
 
 
-def _nothing(state: State, event: Event) -> State:
-    return state
-
-
-def _no_guard(state: State, operation: Operation) -> frozenset[str]:
-    return frozenset()
-
-
 def _no_calls(state: State, spec: "Specification") -> Sequence[Operation]:
     return ()
 
@@ -59,7 +51,7 @@ class Room:
     attributes: tuple[str, ...] = ()
     operations: tuple[type[Operation], ...] = ()
     facts: object = None
-    fold: Callable[[State, Event], State] = _nothing
-    guard: Callable[[State, Operation], frozenset[str]] = _no_guard
+    fold: Callable[[State, Event], State] | None = None
+    guard: Callable[[State, Operation], frozenset[str]] | None = None
     proposals: tuple[Proposal, ...] = ()
     wrong: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls

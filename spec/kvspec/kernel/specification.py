@@ -4,7 +4,8 @@
 asks every law, each an independent predicate over the step.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 from attrs import evolve, frozen
 
@@ -26,7 +27,7 @@ from kvspec.kernel.operation import Expected, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Observation, Outcome
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call
-from kvspec.kernel.state import Cell, Sequence, State, TableOf
+from kvspec.kernel.state import Cell, Sequence, State, TableOf, table_of
 from kvspec.kernel.step import Step
 
 
@@ -98,7 +99,11 @@ class Specification:
 
     def guards(self, state: State, operation: Operation) -> frozenset[str]:
         """The errors that rooms add to `operation`, whichever room it is from."""
-        return frozenset().union(*(room.guard(state, operation) for room in self.rooms))
+        return frozenset().union(*(guard(state, operation) for guard in self._guards))
+
+    @cached_property
+    def _guards(self) -> tuple[Callable[[State, Operation], frozenset[str]], ...]:
+        return tuple(room.guard for room in self.rooms if room.guard is not None)
 
     def expect(self, state: State, operation: Operation) -> Expected:
         """What the answer to `operation` may be."""
@@ -124,11 +129,7 @@ class Specification:
         after = state
         for event in events:
             after = self._fold(after, event)
-        after = evolve(
-            after,
-            clock=state.clock + 1,
-            refused=operation if outcome.answer.kind == "refused" else None,
-        )
+        after = after.after_call(operation if outcome.answer.kind == "refused" else None)
         expected = self.expect(state, operation)
         return Step(self, state, operation, outcome, expected, after, tuple(events))
 
@@ -181,36 +182,40 @@ class Specification:
 
     def _fold(self, state: State, event: Event) -> State:
         state = self._fold_kernel(state, event)
-        for room in self.rooms:
-            state = room.fold(state, event)
+        for fold in self._folds:
+            state = fold(state, event)
         return state
+
+    @cached_property
+    def _folds(self) -> tuple[Callable[[State, Event], State], ...]:
+        return tuple(room.fold for room in self.rooms if room.fold is not None)
 
     def _fold_kernel(self, state: State, event: Event) -> State:
         match event:
             case TableSeen(seq, entries, place):
                 if seq in state.sequences and state.table(seq, place) != entries:
-                    return state.holding(TableOf(seq, place=place), entries)
+                    return state.holding(table_of(seq, place), entries)
                 return state
             case Written():
                 return self._write(state, event)
             case Copied(source, destination, place):
                 moved = state.contents.get((place, source), self._blank)
-                return evolve(state, contents={**state.contents, (place, destination): moved})
+                return state.having(contents={**state.contents, (place, destination): moved})
             case Started(seq, num_tokens, limit):
                 fresh = Sequence(allocated=num_tokens, limit=limit, length=num_tokens)
-                return evolve(state, sequences={**state.sequences, seq: fresh})
+                return state.having(sequences={**state.sequences, seq: fresh})
             case Grew(seq, num_tokens):
                 old = state.sequences[seq]
                 grown = evolve(old, length=old.length + num_tokens)
-                return evolve(state, sequences={**state.sequences, seq: grown})
+                return state.having(sequences={**state.sequences, seq: grown})
             case Cloned(parent, child):
                 clone = {child: state.sequences[parent]}
-                state = evolve(state, sequences={**state.sequences, **clone})
-                return state.holding(TableOf(child), state.table(parent))
+                state = state.having(sequences={**state.sequences, **clone})
+                return state.holding(table_of(child), state.table(parent))
             case Ended(seq):
                 left = {s: h for s, h in state.sequences.items() if s != seq}
                 gone = [h for h in state.holds if isinstance(h, TableOf) and h.seq == seq]
-                return evolve(state.releasing(gone), sequences=left)
+                return state.releasing(gone).having(sequences=left)
             case _:
                 return state
 
@@ -233,17 +238,16 @@ class Specification:
                 held[position % size] = cell
                 contents[event.place, block] = tuple(held)
         sequences = {**state.sequences, event.seq: evolve(old, cells=cells)}
-        return evolve(state, sequences=sequences, contents=contents)
+        return state.having(sequences=sequences, contents=contents)
 
     def reading(self, state: State, seq: int, place: Place = DEVICE) -> tuple[Cell | None, ...]:
         """What the shadow memory holds at each written position of `seq`."""
         size = self.geometry.block_size
-        table = state.table(seq, place)
+        table, written = state.table(seq, place), state.sequences[seq].written
         cells: list[Cell | None] = []
-        for block in table[: blocks_for(state.sequences[seq].written, size)]:
+        for block in table[: blocks_for(written, size)]:
             cells += (
                 self._blank if block is None else state.contents.get((place, block), self._blank)
             )
-        written = state.sequences[seq].written
         cells += [None] * (written - len(cells))
         return tuple(cells[:written])

@@ -5,7 +5,7 @@ holders when they are asked for, so the specification has no counter that could 
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from attrs import evolve, field, frozen
@@ -51,6 +51,12 @@ class TableOf(Holder):
     counted: ClassVar[bool] = True
 
     seq: int
+
+
+@lru_cache(maxsize=4096)
+def table_of(seq: int, place: Place = DEVICE) -> TableOf:
+    """The holder that is the table of `seq` at `place`; one object each, so look-ups are quick."""
+    return TableOf(seq, place=place)
 
 
 @frozen
@@ -111,7 +117,7 @@ class State:
 
     def table(self, seq: int, place: Place = DEVICE) -> Entries:
         """The believed block table of `seq`; empty for a sequence that has none there."""
-        return self.holds.get(TableOf(seq, place=place), ())
+        return self.holds.get(table_of(seq, place), ())
 
     @cached_property
     def _occupancies(self) -> Mapping[Place, Occupancy]:
@@ -137,14 +143,37 @@ class State:
         """Who holds what at `place`."""
         return self._occupancies.get(place, _NOBODY)
 
+    def having(
+        self,
+        *,
+        sequences: Mapping[int, Sequence] | None = None,
+        holds: Mapping[Holder, Entries] | None = None,
+        contents: Mapping[tuple[Place, int], tuple[Cell | None, ...]] | None = None,
+    ) -> "State":
+        """The state with other histories, holders or contents."""
+        return State(
+            self.sequences if sequences is None else sequences,
+            self.holds if holds is None else holds,
+            self.contents if contents is None else contents,
+            self.slices,
+            self.clock,
+            self.refused,
+        )
+
+    def after_call(self, refused: object) -> "State":
+        """The state one operation later; `refused` is that operation if it was refused."""
+        return State(
+            self.sequences, self.holds, self.contents, self.slices, self.clock + 1, refused
+        )
+
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
-        return evolve(self, holds={**self.holds, holder: entries})
+        return self.having(holds={**self.holds, holder: entries})
 
     def releasing(self, holders: Iterable[Holder]) -> "State":
         """The state in which `holders` hold nothing."""
         gone = set(holders)
-        return evolve(self, holds={h: e for h, e in self.holds.items() if h not in gone})
+        return self.having(holds={h: e for h, e in self.holds.items() if h not in gone})
 
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""

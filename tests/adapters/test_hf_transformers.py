@@ -11,7 +11,7 @@ from kvspec import Geometry, OutOfBlocks, UnsupportedGeometry
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from kvimpls.adapters.transformers import PagedCache
+from kvimpls.adapters.hf_transformers import PagedCache
 
 GEOMETRY = Geometry(6, 4)
 FIRST = PagedCache.contract.first_block
@@ -151,7 +151,7 @@ import sys
 sys.modules["transformers"] = None
 import kvimpls.adapters
 try:
-    import kvimpls.adapters.transformers
+    import kvimpls.adapters.hf_transformers
 except ModuleNotFoundError:
     print("not found")
 """
