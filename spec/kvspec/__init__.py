@@ -29,6 +29,7 @@ from kvspec.interface import (
     UnknownSequence,
     UnsupportedGeometry,
 )
+from kvspec.suite.check import check_allocator
 
 __all__ = [
     "Admission",
@@ -52,4 +53,5 @@ __all__ = [
     "UnknownSequence",
     "Unspecified",
     "UnsupportedGeometry",
+    "check_allocator",
 ]

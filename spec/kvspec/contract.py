@@ -90,7 +90,7 @@ class ToMax:
 
 @frozen
 class Exact:
-    """The final length is known in advance (`limit`): room for exactly that; else for the length."""
+    """The final length is known (`limit`): room for exactly that; else for the length."""
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""

@@ -16,7 +16,7 @@ from attrs import Attribute, field, frozen
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """The fewest blocks of `block_size` tokens that hold `tokens` tokens: the ceiling of their ratio.
+    """The fewest blocks that hold `tokens` tokens: the ceiling of `tokens / block_size`.
 
     >>> [blocks_for(n, 4) for n in (0, 1, 4, 5)]
     [0, 1, 1, 2]
@@ -86,8 +86,8 @@ class Geometry:
 
     Raises `ValueError`, naming the field, for a size that is not a whole number or too small.
 
-    >>> Geometry(8, 16, max_tokens=64)
-    Geometry(num_blocks=8, block_size=16, num_host_blocks=0, window=None, max_tokens=64, groups=None)
+    >>> Geometry(8, 16, max_tokens=64).capacity
+    128
     """
 
     num_blocks: int = field(validator=_whole(1))

@@ -14,7 +14,7 @@ from kvspec.geometry import Geometry
 
 
 class Copy(NamedTuple):
-    """Two blocks: before the next write, the contents of `source` must be copied to `destination`."""
+    """Before the next write, the contents of block `source` must be copied to `destination`."""
 
     source: int
     destination: int

@@ -41,7 +41,7 @@ def _mro_names(error: BaseException) -> list[str]:
 def _raised(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  # a hostile str must not take the report down
+    except Exception:  # a hostile str must not take the report down
         text = ""
     text = text.split(" at 0x")[0].split("\n")[0][:80]
     return f"{type(error).__name__}({text!r})" if text else type(error).__name__
@@ -125,7 +125,7 @@ class Driver:
             raise
         except Nonsense as nonsense:
             return Answer("nonsense", str(nonsense))
-        except BaseException as error:  # noqa: BLE001  # SystemExit is an outcome too
+        except BaseException as error:  # SystemExit is an outcome too
             names = _mro_names(error)
             if "OutOfBlocks" in names:
                 return Answer("refused")
@@ -200,7 +200,7 @@ class Driver:
             raise
         except Nonsense as nonsense:
             oddities.append(f"{name}: {nonsense}")
-        except BaseException as error:  # noqa: BLE001  # SystemExit is an outcome too
+        except BaseException as error:  # SystemExit is an outcome too
             oddities.append(f"{name} raised {_raised(error)}")
         return None
 
@@ -250,14 +250,14 @@ def shows(answer: Any) -> bool:
     """Whether the scribbled value shows at the head of a table."""
     try:
         return bool(answer[0] == _JUNK)
-    except Exception:  # noqa: BLE001  # a hostile table shows nothing
+    except Exception:  # a hostile table shows nothing
         return False
 
 
 def _overwrite(raw: Any, index: int, value: object) -> bool:
     try:
         raw[index] = value
-    except Exception:  # noqa: BLE001  # immutable: there is nothing to scribble on
+    except Exception:  # immutable: there is nothing to scribble on
         return False
     return True
 

@@ -26,7 +26,7 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  # a hostile repr must not take the report down
+    except Exception:  # a hostile repr must not take the report down
         text = "something without a repr"
     if len(text) > 60:
         text = text[:57] + "..."

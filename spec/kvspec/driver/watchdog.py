@@ -59,7 +59,7 @@ def _abandoning(seconds: float, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             results.append(work())
-        except BaseException as error:  # noqa: BLE001  # handed on to the caller below
+        except BaseException as error:  # handed on to the caller below
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, GeometryRefused
+from kvspec.driver.target import Target
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.session import Session
 from kvspec.kernel import generation
@@ -27,7 +28,6 @@ from kvspec.kernel.law import LawBroken
 from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.room import Proposal
 from kvspec.rooms import LAWS, specification
-from kvspec.driver.target import Target
 from kvspec.traces.trace import Trace
 
 T = TypeVar("T")

@@ -51,9 +51,9 @@ class Session:
         self.state = step.after
         return self.breaches
 
-    def call(self, method: str, **arguments: Any) -> tuple[Breach, ...]:
+    def call(self, method: str, look: Look = FULL, /, **arguments: Any) -> tuple[Breach, ...]:
         """One step, the operation being named by its method; the laws that it broke."""
-        return self.perform(self.spec.operation(Call(method, arguments)))
+        return self.perform(self.spec.operation(Call(method, arguments)), look)
 
     @property
     def trace(self) -> Trace:

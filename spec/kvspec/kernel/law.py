@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from attrs import field, frozen
 
+from kvspec.contract import Contract
 from kvspec.geometry import Geometry
 from kvspec.kernel.outcome import Outcome
 from kvspec.kernel.script import Call
@@ -25,6 +26,10 @@ class LawBroken(AssertionError):
     """An allocator broke a law. Each law raises a subclass of its own."""
 
 
+def _never(contract: Contract) -> bool:
+    return False
+
+
 def _exception(law: "Law") -> type[LawBroken]:
     camel = "".join(word.capitalize() for word in law.id.split("-"))
     return type(f"{camel}Broken", (LawBroken,), {"__doc__": law.statement, "__module__": __name__})
@@ -36,6 +41,7 @@ class Law:
 
     `relevant` says whether the step is one that the law is about. `broken` gives the reason
     in full sentences, or `None` where the law holds; it is asked only of relevant steps.
+    `idle` names the contracts under which no step can be relevant: there the law claims nothing.
     """
 
     id: str
@@ -46,6 +52,7 @@ class Law:
     broken: Callable[[Step], str | None]
     shaken_by: tuple[Perturbation, ...]
     witness: Witness
+    idle: Callable[[Contract], bool] = _never
     exception: type[LawBroken] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

@@ -84,7 +84,7 @@ class Operation:
     """Whether it only asks: nothing may change."""
 
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Positional and keyword arguments of the call; a `Handle` or `Values` stands for a value."""
+        """Positional and keyword arguments; a `Handle` or `Values` stands for a value."""
         raise NotImplementedError
 
     @property

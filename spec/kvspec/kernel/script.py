@@ -1,4 +1,4 @@
-"""Scripts: operations named by their methods, so that a room can tell a story with the calls of others."""
+"""Scripts: operations by the names of their methods, so that rooms can tell stories together."""
 
 from typing import Any
 

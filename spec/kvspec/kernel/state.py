@@ -119,6 +119,11 @@ class State:
         """The believed block table of `seq`; empty for a sequence that has none there."""
         return self.holds.get(table_of(seq, place), ())
 
+    def last_block(self, seq: int, place: Place = DEVICE) -> int:
+        """The block of the last table entry of `seq`; -1 where there is none."""
+        last = self.table(seq, place)[-1:]
+        return -1 if not last or last[0] is None else last[0]
+
     @cached_property
     def _occupancies(self) -> Mapping[Place, Occupancy]:
         users: dict[Place, dict[int, tuple[TableOf, ...]]] = {}

@@ -14,7 +14,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.generation import live, new_ids, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, plural, sequence_name
+from kvspec.kernel.names import blocks_text, sequence_name
 from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
 from kvspec.kernel.outcome import DONE, Outcome
 from kvspec.kernel.perturb import other_count, other_table
@@ -156,8 +156,8 @@ def _no_reuse(step: Step) -> str | None:
     expected = step.spec.available(step.after)
     if free is not None and 0 < free - expected <= len(left):
         return (
-            f"{blocks_text(left)} are in flight and in no table, so {expected} of "
-            f"{plural(step.spec.geometry.num_blocks, 'block')} are free; the allocator says {free}."
+            f"blocks {blocks_text(left)} are in flight, though in no table, so {expected} can be "
+            f"free; the allocator says {free}."
         )
     return None
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, frozen
 
+from kvspec.contract import Contract, Paged
 from kvspec.geometry import Geometry, table_index
 from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Event
 from kvspec.kernel.generation import live, new_ids, room_for_another, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
+from kvspec.kernel.names import blocks_text, entries_text, sequence_name
 from kvspec.kernel.operation import Need, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.perturb import other_count, other_table, table_kept
@@ -182,8 +183,8 @@ def _ref_count(step: Step) -> str | None:
         return None
     return (
         f"one table let go of {blocks_text(used)}, but another still has "
-        f"{'it' if len(used) == 1 else 'them'}, so {expected} of "
-        f"{plural(step.spec.geometry.num_blocks, 'block')} are free; the allocator says {free}."
+        f"{'it' if len(used) == 1 else 'them'}, so {expected} can be free; "
+        f"the allocator says {free}."
     )
 
 
@@ -211,11 +212,24 @@ def _fork_and_free(geometry: Geometry) -> tuple[Call, ...]:
     )
 
 
+def _copies_all(contract: Contract) -> bool:
+    """Nothing is ever shared."""
+    return contract.eager_fork == "all"
+
+
+def _copies_tails(contract: Contract) -> bool:
+    """What is shared is full, so nobody writes into it; unless more is reserved than filled."""
+    return _copies_all(contract) or (
+        contract.eager_fork == "tail" and isinstance(contract.reservation, Paged)
+    )
+
+
 LAWS = (
     Law(
         "fork",
         "sharing",
-        "A fork's child shares its parent's blocks, but for those that the contract copies at once.",
+        "A fork's child shares its parent's blocks, but for those that the contract copies "
+        "at once.",
         "Kwon et al., SOSP 2023, section 4.4; vllm-project/vllm#3347",
         _forked,
         _fork,
@@ -225,12 +239,14 @@ LAWS = (
     Law(
         "copy-on-write",
         "sharing",
-        "A write into a block that another table has is preceded by a copy: whoever writes has it alone.",
+        "A write into a block that another table has is preceded by a copy: whoever writes has it "
+        "alone.",
         "Kwon et al., SOSP 2023, section 4.4; Avarok-Cybersecurity/atlas#1193",
         _writes_shared,
         _copy_on_write,
         (table_kept,),
         _fork_and_append,
+        idle=_copies_tails,
     ),
     Law(
         "ref-count",
@@ -241,6 +257,7 @@ LAWS = (
         _ref_count,
         (other_count,),
         _fork_and_free,
+        idle=_copies_all,
     ),
 )
 

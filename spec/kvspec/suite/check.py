@@ -133,7 +133,8 @@ def _results(tested: Target, ledger: Ledger, trace: Trace | None) -> dict[str, L
         elif trace is not None:
             verdict = Verdict.NOT_JUDGED
         elif bites == 0:
-            verdict = Verdict.VACUOUS
+            idle = law.idle(tested.contract)
+            verdict = Verdict.NOT_CLAIMED if idle else Verdict.VACUOUS
         else:
             verdict = Verdict.HELD
         results[law.id] = LawResult(verdict, evaluations, bites)

@@ -133,6 +133,7 @@ def _moves(case: _Case) -> Iterator[_Case]:
     """Every case that one move away is smaller, the boldest moves first."""
     yield from _drop(case)
     yield from _merge(case)
+    yield from _join(case)
     yield from _shrink_geometry(case)
     yield from _lower(case)
     yield from _rename(case)
@@ -159,6 +160,21 @@ def _merge(case: _Case) -> Iterator[_Case]:
             yield evolve(case, steps=(*case.steps[:i], merged, *case.steps[i + 2 :]))
 
 
+def _join(case: _Case) -> Iterator[_Case]:
+    """A sequence is not started, and another does what it did."""
+    for i, step in enumerate(case.steps):
+        started = step.operation.touched
+        if step.operation.subjects == started or not started:
+            continue
+        for other in dict.fromkeys(seq for s in case.steps for seq in s.operation.touched):
+            if other != started[0]:
+                names = {started[0]: other}
+                later = (
+                    evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :]
+                )
+                yield evolve(case, steps=(*case.steps[:i], *later))
+
+
 def _with(operation: Operation, name: str, value: object) -> Operation:
     return evolve(operation, **{name: value})
 
@@ -182,7 +198,9 @@ def _shrink_geometry(case: _Case) -> Iterator[_Case]:
     for fewer in range(1, geometry.num_blocks):
         smaller = evolve(case, geometry=evolve(geometry, num_blocks=fewer))
         yield smaller
-        # What filled the pool must fill the smaller one: one length goes down with it.
+        # What filled the pool must fill the smaller one: a step goes with it, or a length.
+        for i in range(len(case.steps)):
+            yield evolve(smaller, steps=case.steps[:i] + case.steps[i + 1 :])
         lost = (geometry.num_blocks - fewer) * size
         for i, step in enumerate(case.steps):
             for name, value in _lengths(step.operation):

@@ -4,7 +4,6 @@ Each is a predicate over one step. `relevant` is cheap; `broken` explains with t
 """
 
 from kvspec.contract import History
-from kvspec.geometry import blocks_for
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.perturb import (
@@ -160,8 +159,7 @@ def _bounded_waste(step: Step) -> str | None:
         if bound is not None and reserved - length > bound:
             return (
                 f"{holds} {plural(len(table), 'block')} of {size}: "
-                f"{plural(reserved - length, 'slot')} too many, where at most {bound} may be "
-                f"spare ({blocks_for(length + bound, size)} blocks at most)."
+                f"{plural(reserved - length, 'slot')} spare, where at most {bound} may be."
             )
     return None
 
@@ -225,7 +223,9 @@ def _conservation(step: Step) -> str | None:
     if free is None or free == expected:
         return None
     occupancy, total = step.after.at(), step.spec.geometry.num_blocks
-    holders = f"{blocks_text(occupancy.users)} are referenced"
+    holders = f"blocks {blocks_text(occupancy.users)} are in tables"
+    if not occupancy.users:
+        holders = "no table has a block"
     if occupancy.pinned_only:
         holders += f" and {blocks_text(occupancy.pinned_only)} in flight"
     sign = "leaked" if free < expected else "in excess"
@@ -315,7 +315,8 @@ NO_OVERLAP = Law(
 NEEDLESS_COPY = Law(
     "needless-copy",
     "core",
-    "An entry keeps its block, and no copy is reported, unless the block was written into while shared or leased, or the contract relocates.",
+    "An entry keeps its block, and no copy is reported, unless the block was written into while "
+    "shared or leased, or the contract relocates.",
     "Kwon et al., SOSP 2023, section 4.4",
     _something_done,
     _needless_copy,

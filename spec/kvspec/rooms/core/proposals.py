@@ -27,7 +27,10 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
 
 
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    seq = chooser.pick(live(state))
+    # Sequences that share their last block come twice: a write into it is what is easily wrong.
+    users = state.at().users
+    sharers = [s for s in state.sequences if len(users.get(state.last_block(s), ())) > 1]
+    seq = chooser.pick((*live(state), *sharers))
     sequence = state.sequences[seq]
     bounds = [sequence.limit, spec.geometry.max_tokens]
     return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))

@@ -1,0 +1,1 @@
+"""The conformance tests: `pytest --pyargs kvspec.conformance --allocator TARGET -k stateful`."""

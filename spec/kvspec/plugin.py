@@ -1,0 +1,20 @@
+"""The pytest plugin: the options, and nothing else. It loads in everybody's pytest."""
+
+from typing import Any
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the options of the conformance suite."""
+    group = parser.getgroup("kvspec", "conformance of KV-cache block allocators")
+    group.addoption(
+        "--allocator",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="module:factory, path/to/file.py:factory or a registered name (may be repeated)",
+    )
+    group.addoption("--contract", metavar="NAME|FILE.json|FIELD=VALUE,...", help="what it promises")
+    group.addoption("--kvspec-profile", default="ci", help="quick, ci or thorough")
+    group.addoption("--kvspec-seed", type=int, default=0, help="the seed of the machines")
+    group.addoption("--call-timeout", type=float, default=None, help="seconds a call may take")
+    group.addoption("--save-traces", metavar="DIR", help="where counterexamples are saved")

@@ -1,0 +1,64 @@
+"""A trace as a stand-alone pytest file, which needs only the allocator and kvspec."""
+
+import re
+
+from attrs import fields
+
+from kvspec.kernel.names import call_text
+from kvspec.traces.table import as_text
+from kvspec.traces.trace import Trace, TraceStep
+
+_TARGET = re.compile(r"[\w./\\ -]+(:[\w.]+)?")
+
+
+def as_pytest(trace: Trace, allocator: str | None = None) -> str:
+    """Python source of one test, which fails as long as the trace's law is broken.
+
+    `allocator` is the target to be tested, by default the one that the trace names; either is
+    only written into the file, and nothing is imported here. Raises `ValueError` for a text
+    that is no target, since it will be run.
+    """
+    target = allocator or trace.allocator
+    if not _TARGET.fullmatch(target):
+        raise ValueError(
+            f"{target!r} is no target; say --allocator module:factory or path/to/file.py:factory"
+        )
+    story = as_text(trace, width=92).replace("\\", "\\\\").replace('"""', "'''")
+    law = trace.law or "trace"
+    reservation = type(trace.contract.reservation).__name__
+    names = sorted({"Contract", "Geometries", "Geometry", reservation})
+    lines = [
+        f'"""{law}: a counterexample as a test, exported by kvspec.',
+        "",
+        story,
+        '"""',
+        "",
+        f"from kvspec import {', '.join(names)}",
+        "from kvspec.driver.target import load",
+        "from kvspec.engines.session import Session",
+        "from kvspec.kernel.outcome import Look",
+        "from kvspec.rooms import specification",
+        "",
+        f"ALLOCATOR = {target!r}",
+        f"GEOMETRY = {trace.geometry!r}",
+        f"CONTRACT = {trace.contract!r}",
+        f"CAPABILITIES = {trace.capabilities!r}",
+        "STORY = [",
+        *(f"    {_line(step)}" for step in trace.steps),
+        "]",
+        "",
+        "",
+        f"def test_{law.replace('-', '_')}():",
+        "    spec = specification(GEOMETRY, CONTRACT, CAPABILITIES)",
+        "    session = Session(load(ALLOCATOR), spec, name=ALLOCATOR)",
+        "    for method, arguments, look in STORY:",
+        "        breaches = session.call(method, look, **arguments)",
+        '        assert not breaches, "; ".join(f"{b.law}: {b.because}" for b in breaches)',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(step: TraceStep) -> str:
+    operation = step.operation
+    arguments = {f.name: getattr(operation, f.name) for f in fields(type(operation))}
+    return f"({operation.method!r}, {arguments!r}, {step.look!r}),  # {call_text(operation)}"
