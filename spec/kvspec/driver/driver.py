@@ -172,8 +172,7 @@ class Driver:
         seen: dict[str, Any],
         oddities: list[str],
     ) -> None:
-        everything = look.full or self.spec.contract.relocates
-        wanted = [s for s in after.sequences if everything or s in operation.touched]
+        wanted = self.spec.concerned(after, operation, look)
         for seq in [seq for seq in self._given if seq not in after.sequences]:
             del self._given[seq]
         for seq in wanted:

@@ -41,7 +41,7 @@ REFUSED = Answer("refused")
 
 @frozen
 class Look:
-    """What to look at after an operation: `full`, or only the tables that it touched."""
+    """What to look at after an operation: everything, or only the tables that it concerns."""
 
     full: bool = True
 

@@ -24,7 +24,7 @@ from kvspec.kernel.events import (
 )
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.operation import Expected, Operation, expect
-from kvspec.kernel.outcome import REFUSED, Answer, Observation, Outcome
+from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call
 from kvspec.kernel.state import Cell, Sequence, State, TableOf, table_of
@@ -115,6 +115,21 @@ class Specification:
             for event in operation.history(state, self):
                 state = self._fold(state, event)
         return state
+
+    def concerned(self, state: State, operation: Operation, look: Look) -> tuple[int, ...]:
+        """The sequences whose tables must be looked at after `operation`.
+
+        All of them in a full look, or where any block may move; else those that it touched
+        and those that share a block with one of them, which may be the ones that got the copy.
+        """
+        if look.full or self.contract.relocates:
+            return tuple(state.sequences)
+        users = state.at().users
+        concerned = set(operation.touched)
+        for seq in operation.touched:
+            for block in state.table(seq):
+                concerned.update(user.seq for user in users.get(-1 if block is None else block, ()))
+        return tuple(seq for seq in state.sequences if seq in concerned)
 
     def believe(self, state: State, operation: Operation, outcome: Outcome) -> Step:
         """The step that `outcome` makes, taken as true whatever it says."""
