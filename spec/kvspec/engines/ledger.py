@@ -7,8 +7,8 @@ from attrs import define, field
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.step import Step
 
-_LOOKED_AT = 32
-"""A law's bite is looked for in so many relevant steps, and then in every sixteenth."""
+_LOOKED_AT = 16
+"""A law's bite is looked for in so many relevant steps, and then in every 32nd."""
 
 
 @define
@@ -30,12 +30,11 @@ class Ledger:
         self.steps += 1
         for breach in breaches:
             self.broken[breach.law] += 1
-        for law in step.spec.laws:
-            if law.relevant(step):
-                self._note(law, step)
+        for law in step.relevant:
+            self._note(law, step)
 
     def _note(self, law: Law, step: Step) -> None:
         self.evaluations[law.id] += 1
         count = self.evaluations[law.id]
-        if (count <= _LOOKED_AT or count % 16 == 0) and law.bites(step):
+        if (count <= _LOOKED_AT or count % 32 == 0) and law.bites(step):
             self.bites[law.id] += 1

@@ -60,13 +60,13 @@ class Specification:
         """The state of a fresh allocator: no sequences, and unknown contents."""
         return State(slices={r.capability: r.facts for r in self.rooms if r.facts is not None})
 
-    @property
+    @cached_property
     def blocks(self) -> range:
         """The ids of the device blocks."""
         first = self.contract.first_block
         return range(first, first + self.geometry.num_blocks)
 
-    @property
+    @cached_property
     def shadowed(self) -> bool:
         """Whether contents are judged in the suite's shadow memory, for want of a store."""
         return all(room.capability != "store" for room in self.rooms)
@@ -133,8 +133,9 @@ class Specification:
 
     def believe(self, state: State, operation: Operation, outcome: Outcome) -> Step:
         """The step that `outcome` makes, taken as true whatever it says."""
+        expected = self.expect(state, operation)
+        done = outcome.answer.kind == "done" and not expected.errors
         events: list[Event] = []
-        done = outcome.answer.kind == "done" and not operation.errors(state, self)
         if done:
             events += operation.history(state, self)
         events += (TableSeen(seq, e) for seq, e in outcome.observation.tables.items())
@@ -145,13 +146,14 @@ class Specification:
         for event in events:
             after = self._fold(after, event)
         after = after.after_call(operation if outcome.answer.kind == "refused" else None)
-        expected = self.expect(state, operation)
         return Step(self, state, operation, outcome, expected, after, tuple(events))
 
     def judge(self, step: Step) -> tuple[Breach, ...]:
         """All laws that `step` breaks, in the published order, with the reasons."""
         return tuple(
-            Breach(law.id, because) for law in self.laws if (because := law.judge(step)) is not None
+            Breach(law.id, because)
+            for law in step.relevant
+            if (because := law.broken(step)) is not None
         )
 
     def choices(self, state: State, operation: Operation) -> Iterator[Outcome]:

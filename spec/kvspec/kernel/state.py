@@ -86,15 +86,15 @@ class Occupancy:
     pins: Mapping[int, tuple[Holder, ...]]
     """For each block held by something that is not a table, those holders."""
 
-    @property
-    def held(self) -> set[int]:
+    @cached_property
+    def held(self) -> frozenset[int]:
         """The blocks that are not free."""
-        return set(self.users) | set(self.pins)
+        return frozenset(self.users).union(self.pins)
 
-    @property
-    def pinned_only(self) -> set[int]:
+    @cached_property
+    def pinned_only(self) -> frozenset[int]:
         """The blocks in no table that something else still pins."""
-        return {block for block in self.pins if block not in self.users}
+        return frozenset(block for block in self.pins if block not in self.users)
 
 
 _NOBODY = Occupancy(users={}, pins={})

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from kvspec.geometry import DEVICE, Place, table_index
+from kvspec.geometry import table_index
 from kvspec.kernel.events import Cloned, Copied, Event, Written
 from kvspec.kernel.operation import Expected, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.state import Entries, State
 
 if TYPE_CHECKING:
+    from kvspec.kernel.law import Law
     from kvspec.kernel.specification import Specification
 
 
@@ -71,10 +72,16 @@ class Step:
             if isinstance(event, Written) and event.cells
         }
 
-    def survivors(self, place: Place = DEVICE) -> tuple[tuple[int, Entries, Entries], ...]:
+    @cached_property
+    def relevant(self) -> tuple["Law", ...]:
+        """The laws that this step is about, in the published order."""
+        return tuple(law for law in self.spec.laws if law.relevant(self))
+
+    @cached_property
+    def survivors(self) -> tuple[tuple[int, Entries, Entries], ...]:
         """The sequences that live before and after the step, with both tables."""
         return tuple(
-            (seq, self.before.table(seq, place), self.after.table(seq, place))
+            (seq, self.before.table(seq), self.after.table(seq))
             for seq in self.before.sequences
             if seq in self.after.sequences
         )
@@ -84,7 +91,7 @@ class Step:
         """The entries that are another block than before, in tables that live on."""
         return tuple(
             Change(seq, i, old, new)
-            for seq, before, after in self.survivors()
+            for seq, before, after in self.survivors
             if before != after
             for i, (old, new) in enumerate(zip(before, after, strict=False))
             if old is not None and new is not None and old != new
@@ -115,7 +122,7 @@ class Step:
         if not self.changes:
             return {}
         targets: dict[int, set[int]] = {}
-        for seq, before, after in self.survivors():
+        for seq, before, after in self.survivors:
             for i, (old, new) in enumerate(zip(before, after, strict=False)):
                 if old is not None and new is not None:
                     own = i in self.written_entries.get(seq, ())
@@ -131,7 +138,7 @@ class Step:
             return moved
         written_shared = {
             before[i]
-            for seq, before, after in self.survivors()
+            for seq, before, after in self.survivors
             for i in self.written_entries.get(seq, ())
             if i < len(before) and i < len(after) and before[i] == after[i]
         }
@@ -182,7 +189,9 @@ class Step:
     def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[int, int, int]]:
         parents = {e.child: e.parent for e in self.events if isinstance(e, Cloned)}
         for seq in self.after.sequences:
-            base = was(self.before.table(parents.get(seq, seq)))
-            for i, block in enumerate(self.after.table(seq)):
+            base, table = was(self.before.table(parents.get(seq, seq))), self.after.table(seq)
+            if base == table:
+                continue
+            for i, block in enumerate(table):
                 if block is not None and (i >= len(base) or base[i] != block):
                     yield seq, i, block

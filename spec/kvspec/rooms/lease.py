@@ -136,7 +136,8 @@ class EndTransfer(Operation):
 
 def _in_flight(step: Step) -> set[int]:
     """The blocks that were pinned by a lease before the step and still are."""
-    return set(step.before.at().pins) & set(step.after.at().pins)
+    before, after = step.before.at().pins, step.after.at().pins
+    return before.keys() & after.keys() if before and after else set()
 
 
 def _something_in_flight(step: Step) -> bool:

@@ -126,7 +126,7 @@ def _nothing_may_change(step: Step) -> bool:
 
 
 def _atomicity(step: Step) -> str | None:
-    for seq, before, after in step.survivors():
+    for seq, before, after in step.survivors:
         if before != after:
             why = "only asks" if step.operation.queries else f"ended with: {_said(step)}"
             return (
@@ -172,7 +172,7 @@ def _bystanders_seen(step: Step) -> bool:
 def _frame(step: Step) -> str | None:
     touched = step.operation.touched
     moved = {(c.seq, c.index) for c in step.changes} - {(c.seq, c.index) for c in step.unjustified}
-    for seq, before, after in step.survivors():
+    for seq, before, after in step.survivors:
         if seq in touched or before == after:
             continue
         same = len(before) == len(after) and all(
