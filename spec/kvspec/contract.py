@@ -55,12 +55,12 @@ class Paged:
 class Granular:
     """Memory comes in granules of `tokens` tokens, rounded up to whole blocks."""
 
-    tokens: int = field()
+    tokens: int
 
-    @tokens.validator
-    def _positive(self, attribute: object, value: int) -> None:
-        if type(value) is not int or value < 1:
-            raise ValueError(f"granular takes a granule of at least 1 token, not {value!r}")
+    def __attrs_post_init__(self) -> None:
+        """Raise `ValueError` for a granule that is no whole number of tokens."""
+        if type(self.tokens) is not int or self.tokens < 1:
+            raise ValueError(f"a granule has at least 1 token, not {self.tokens!r}")
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
@@ -130,11 +130,22 @@ class Pow2:
 
 @frozen
 class Doubling:
-    """Grown by doubling when full, or by less where less is to be had; never shrunk."""
+    """Grown by doubling when full, or by less where less is to be had; never shrunk.
+
+    It starts at the length, or at the power of two that holds it.
+    """
+
+    start: Literal["length", "pow2"] = "length"
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
+        if past.reserved == 0 and self.start == "pow2":
+            return blocks_for(pow2ceil(past.length), block_size)
         return blocks_for(max(past.length, past.reserved), block_size)
+
+    def target(self, past: History, block_size: int) -> int:
+        """The blocks that it wants when it is full: what must fit where an extent moves."""
+        return blocks_for(max(past.length, 2 * past.reserved), block_size)
 
     def waste_bound(self, past: History, block_size: int) -> int | None:
         """The most reserved tokens beyond the length."""
@@ -156,6 +167,9 @@ class Unspecified:
 
 
 Reservation = Paged | Granular | ToMax | Pow2 | Exact | Doubling | Unspecified
+
+
+Placement = Literal["anywhere", "contiguous", "aligned", "slots"]
 
 
 @frozen
@@ -195,6 +209,10 @@ class Contract:
 
     - `capabilities`: the claim; `None` claims what the type's methods show.
     - `reservation`: how many blocks a length takes, and how much it may waste.
+    - `placement`: where the blocks of one sequence must lie: `anywhere`, `contiguous` (at
+      consecutive ids), `aligned` (a power of two of them, at a multiple of their number, as in
+      a buddy system), or in `slots` (rooms of one size, side by side). A refusal is allowed
+      exactly when there is no hole of that kind.
     - `relocates`: blocks may move, the copies being reported, in any operation that succeeds.
     - `eager_fork`: what `fork` copies at once: nothing, a partly filled tail, or all blocks.
     - `misuse`: whether a wrong call raises, or not making one is the caller's duty.
@@ -207,6 +225,7 @@ class Contract:
 
     capabilities: tuple[str, ...] | None = field(default=None, kw_only=True)
     reservation: Reservation = field(factory=Paged, kw_only=True)
+    placement: Placement = field(default="anywhere", kw_only=True)
     relocates: bool = field(default=False, kw_only=True)
     eager_fork: Literal["none", "tail", "all"] = field(default="none", kw_only=True)
     misuse: Literal["raises", "callers_duty"] = field(default="raises", kw_only=True)
@@ -217,6 +236,8 @@ class Contract:
         """Raise `ValueError` for a contract that no allocator can keep."""
         if self.first_block < 0:
             raise ValueError(f"first_block must be at least 0, not {self.first_block}")
+        if self.placement == "slots" and not isinstance(self.reservation, ToMax):
+            raise ValueError("slots are rooms of one size: their reservation is ToMax")
         if isinstance(self.reservation, ToMax) and self.geometries.max_tokens != "required":
             raise ValueError(
                 "a reservation to max_tokens needs geometries that have one: "

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from kvspec.geometry import blocks_for
 from kvspec.kernel.events import Event, Written
 from kvspec.kernel.outcome import DONE, Answer, Outcome
-from kvspec.kernel.state import State
+from kvspec.kernel.state import Entries, State
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
@@ -38,9 +38,15 @@ class Values:
 
 @frozen
 class Need:
-    """How many fresh blocks an operation takes, the fewest that the contract allows."""
+    """How many fresh blocks an operation takes, the fewest that the contract allows.
+
+    Where placement matters, `held` is the extent that grows, and `target` the size of the one
+    that the sequence would move to, if it may move.
+    """
 
     fresh: int
+    held: Entries = ()
+    target: int = 0
     may_refuse: bool = False
 
 
@@ -189,15 +195,15 @@ def expect(operation: Operation, state: State, spec: "Specification") -> Expecte
     errors = operation.errors(state, spec) | spec.guards(state, operation)
     if errors:
         # Where several errors apply any may be raised, and a length that is larger than all
-        # that is free is one more.
+        # that is free is one more, for a call that takes blocks.
         tokens = whole(getattr(operation, "num_tokens", 0)) or 0
-        short = blocks_for(tokens, spec.geometry.block_size) > available
+        takes = operation.answers == "copies"
+        short = takes and blocks_for(tokens, spec.geometry.block_size) > available
         return Expected(errors=errors, done=False, refused=short, available=available)
     need = operation.need(state, spec)
-    fits = need.fresh <= available
     return Expected(
-        done=fits,
-        refused=not fits or need.may_refuse,
+        done=spec.fits(state, need, need.fresh + len(need.held)),
+        refused=not spec.fits(state, need, need.target) or need.may_refuse,
         fresh=need.fresh,
         available=available,
         value=operation.value(state, spec),

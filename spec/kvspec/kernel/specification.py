@@ -9,7 +9,7 @@ from functools import cached_property
 
 from attrs import evolve, frozen
 
-from kvspec.contract import Contract, History
+from kvspec.contract import Contract, Doubling, History
 from kvspec.geometry import DEVICE, Geometry, Place, blocks_for, table_index
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import (
@@ -23,11 +23,12 @@ from kvspec.kernel.events import (
     Written,
 )
 from kvspec.kernel.law import Breach, Law
-from kvspec.kernel.operation import Expected, Operation, expect
+from kvspec.kernel.operation import Expected, Need, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
+from kvspec.kernel.placement import extends, extent, holes, well_placed
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call
-from kvspec.kernel.state import Cell, Sequence, State, TableOf, table_of
+from kvspec.kernel.state import Cell, Entries, Sequence, State, TableOf, table_of
 from kvspec.kernel.step import Step
 
 
@@ -80,10 +81,65 @@ class Specification:
         """How many device blocks are free."""
         return self.geometry.num_blocks - len(state.at().held)
 
-    def need(self, state: State, seq: int, length: int) -> int:
-        """The fewest blocks that live sequence `seq` must hold at `length` tokens."""
-        past = self.past(state.sequences[seq], len(state.table(seq)))
-        return self.contract.reservation.need(evolve(past, length=length), self.geometry.block_size)
+    def least(self, past: History) -> int:
+        """The fewest blocks that a sequence with this history must hold."""
+        need = self.contract.reservation.need(past, self.geometry.block_size)
+        return extent(self.contract.placement, need)
+
+    def most_waste(self, past: History) -> int | None:
+        """The most tokens that it may reserve beyond its length, if there is a bound."""
+        bound = self.contract.reservation.waste_bound(past, self.geometry.block_size)
+        if bound is None:
+            return None
+        return max(bound, self.least(past) * self.geometry.block_size - past.length)
+
+    def holdings(self, past: History) -> range:
+        """How many blocks a sequence with this history may hold."""
+        bound, size = self.most_waste(past), self.geometry.block_size
+        most = self.geometry.num_blocks if bound is None else (past.length + bound) // size
+        return range(self.least(past), most + 1)
+
+    def fits(self, state: State, need: Need, target: int) -> bool:
+        """Whether there are free blocks for `need`, and where placement matters a hole for them.
+
+        An extent grows where it is, or, if the contract relocates, it moves to a hole of
+        `target` blocks; until then both are held.
+        """
+        placement, free = self.contract.placement, self.free_blocks(state)
+        if need.fresh == 0 or placement == "anywhere":
+            return need.fresh <= len(free)
+        held = [block for block in need.held if block is not None]
+        size = len(held) + need.fresh
+        if held and extends(placement, held, size, free, self.blocks, self.room):
+            return True
+        moves = not held or self.contract.relocates
+        return moves and any(holes(placement, max(size, target), free, self.blocks, self.room))
+
+    def target(self, past: History) -> int:
+        """The size of the extent to which a sequence with this history would move."""
+        reservation = self.contract.reservation
+        if isinstance(reservation, Doubling):
+            return reservation.target(past, self.geometry.block_size)
+        return self.least(past)
+
+    def places(self, state: State, size: int) -> Iterator[Entries]:
+        """The free blocks that may be taken: one choice of them, or every hole, by placement."""
+        free, placement = self.free_blocks(state), self.contract.placement
+        if placement == "anywhere" or size == 0:
+            if size <= len(free):
+                yield free[:size]
+        else:
+            yield from (tuple(h) for h in holes(placement, size, free, self.blocks, self.room))
+
+    def well_placed(self, table: Entries) -> bool:
+        """Whether a table lies as the contract's placement says."""
+        blocks = [block for block in table if block is not None]
+        return well_placed(self.contract.placement, blocks, self.blocks, self.room)
+
+    @property
+    def room(self) -> int:
+        """The size of a slot in blocks, for a placement in slots."""
+        return blocks_for(self.geometry.max_tokens or 0, self.geometry.block_size)
 
     def past(self, sequence: Sequence, entries: int) -> History:
         """What a reservation may depend on, for a sequence that holds `entries` table entries."""
@@ -157,8 +213,9 @@ class Specification:
         )
 
     def choices(self, state: State, operation: Operation) -> Iterator[Outcome]:
-        """All outcomes that are allowed, fully observed, up to the names of free blocks.
+        """All outcomes that are allowed, fully observed, a success first.
 
+        Up to the names of free blocks and the order of the copies, which never feed each other.
         Contracts that relocate are not enumerated: their moves are judged, not listed.
         """
         if self.contract.relocates:
@@ -167,10 +224,11 @@ class Specification:
         unchanged = self.observed(state)
         for error in sorted(expected.errors):
             yield Outcome(Answer("error", error), unchanged)
+        # What was refused just now is refused again, also where the contract allows either.
+        if expected.done and state.refused != operation:
+            yield from operation.choices(state, self)
         if expected.refused:
             yield Outcome(REFUSED, unchanged)
-        if expected.done:
-            yield from operation.choices(state, self)
 
     def observed(self, state: State) -> Observation:
         """What a full look at an allocator in `state` shows."""

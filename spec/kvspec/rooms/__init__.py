@@ -33,6 +33,7 @@ ORDER: tuple[str, ...] = (
     "fork",
     "no-overlap",
     "needless-copy",
+    "placement",
     "atomicity",
     "frame",
     "bounded-waste",

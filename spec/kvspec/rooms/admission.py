@@ -11,7 +11,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import HUGE, ODD_LENGTHS, length_near_boundary
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import plural
-from kvspec.kernel.operation import AnswerShape, Operation, length_errors
+from kvspec.kernel.operation import AnswerShape, Need, Operation, length_errors
 from kvspec.kernel.outcome import Answer, Outcome
 from kvspec.kernel.perturb import other_value
 from kvspec.kernel.room import Proposal, Room
@@ -51,16 +51,16 @@ class CanAllocate(Operation):
             reserved=0,
             max_tokens=spec.geometry.max_tokens,
         )
-        return spec.contract.reservation.need(past, spec.geometry.block_size)
+        return spec.least(past)
 
     def value(self, state: State, spec: "Specification") -> str:
         """In agreement with the deed."""
-        most = spec.geometry.max_tokens
-        if (most is not None and self.num_tokens > most) or (
-            self.fresh(spec) > spec.geometry.num_blocks
-        ):
+        most, need = spec.geometry.max_tokens, Need(self.fresh(spec))
+        if most is not None and self.num_tokens > most:
             return "NEVER"
-        return "OK" if self.fresh(spec) <= spec.available(state) else "LATER"
+        if not spec.fits(spec.initial(), need, need.fresh):
+            return "NEVER"
+        return "OK" if spec.fits(state, need, need.fresh) else "LATER"
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """The one right answer."""

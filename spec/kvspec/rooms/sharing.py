@@ -6,6 +6,7 @@ stand the laws that say so, and what a fork shares.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, frozen
@@ -69,14 +70,19 @@ class Fork(Operation):
         yield Cloned(self.parent, self.child)
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
-        """Any free blocks for the entries that are copied."""
-        free, table = list(spec.free_blocks(state)), list(state.table(self.parent))
-        copies = []
-        for i in copied_at_once(state, spec, self.parent):
-            block, table[i] = table[i], free.pop(0)
-            copies.append(Copy(block or 0, table[i] or 0))
-        seen = Observation(tables={self.child: tuple(table)})
-        yield spec.result(state, self, Outcome(Answer("done", copies=tuple(copies)), seen))
+        """Any free blocks for the entries that are copied; unwritten ones may go unreported."""
+        entries, size = copied_at_once(state, spec, self.parent), spec.geometry.block_size
+        written = state.sequences[self.parent].written
+        reports = [(True,) if i * size < written else (True, False) for i in entries]
+        for reported in product(*reports):
+            free, table = list(spec.free_blocks(state)), list(state.table(self.parent))
+            copies = []
+            for i, copied in zip(entries, reported, strict=True):
+                block, table[i] = table[i], free.pop(0)
+                if copied:
+                    copies.append(Copy(block or 0, table[i] or 0))
+            seen = Observation(tables={self.child: tuple(table)})
+            yield spec.result(state, self, Outcome(Answer("done", copies=tuple(copies)), seen))
 
     def renamed(self, names: Mapping[int, int]) -> Operation:
         """The same call for other ids."""

@@ -3,7 +3,7 @@
 Each is a predicate over one step. `relevant` is cheap; `broken` explains with the numbers.
 """
 
-from kvspec.contract import History
+from kvspec.contract import Contract, History
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.perturb import (
@@ -15,6 +15,7 @@ from kvspec.kernel.perturb import (
     other_reading,
     other_table,
 )
+from kvspec.kernel.placement import runs
 from kvspec.kernel.state import Cell
 from kvspec.kernel.step import Step
 from kvspec.rooms.core import witnesses
@@ -94,8 +95,8 @@ def _no_overlap(step: Step) -> str | None:
     return None
 
 
-def _something_done(step: Step) -> bool:
-    return step.done and bool(step.after.sequences)
+def _succeeded(step: Step) -> bool:
+    return step.done
 
 
 def _needless_copy(step: Step) -> str | None:
@@ -119,6 +120,25 @@ def _needless_copy(step: Step) -> str | None:
             )
         reported.add(pair)
     return None
+
+
+def _placed_somewhere(step: Step) -> bool:
+    return step.spec.contract.placement != "anywhere" and _succeeded(step)
+
+
+def _placement(step: Step) -> str | None:
+    for seq in step.after.sequences:
+        table = step.after.table(seq)
+        if not step.spec.well_placed(table):
+            return (
+                f"{sequence_name(seq)} has {entries_text(table)}, and the contract promises "
+                f"placement: {step.spec.contract.placement}."
+            )
+    return None
+
+
+def _has_no_placement(contract: Contract) -> bool:
+    return contract.placement == "anywhere"
 
 
 def _nothing_may_change(step: Step) -> bool:
@@ -146,15 +166,26 @@ def _bounded_waste(step: Step) -> str | None:
         sequence = step.after.sequences.get(seq)
         if sequence is None:
             continue
-        table = step.after.table(seq)
+        table, held = step.after.table(seq), len(step.before.table(seq))
         reserved, length = len(table) * size, sequence.length
-        past: History = step.spec.past(sequence, len(step.before.table(seq)))
-        bound = step.spec.contract.reservation.waste_bound(past, size)
+        past: History = step.spec.past(sequence, held)
+        least, bound = step.spec.least(past), step.spec.most_waste(past)
         holds = f"{sequence_name(seq)} has {plural(length, 'token')} and holds"
+        was = step.before.sequences.get(seq)
+        if step.done and length == (was.length if was else 0) and len(table) != held:
+            return (
+                f"{holds} {plural(len(table), 'block')}; it had {held} and got no tokens, and "
+                "zero tokens take and release no block."
+            )
         if reserved < length:
             return (
                 f"{holds} {plural(len(table), 'block')} of {size}: room for {reserved}, so "
                 f"{plural(length - reserved, 'token')} have no slot."
+            )
+        if len(table) < least:
+            return (
+                f"{holds} {plural(len(table), 'block')} of {size}, where the contract's "
+                f"reservation is {least} at least."
             )
         if bound is not None and reserved - length > bound:
             return (
@@ -209,6 +240,10 @@ def _admission(step: Step) -> str | None:
     if expected.allows(step.answer):
         return None
     balance = f"it needs {plural(expected.fresh, 'block')} and {expected.available} are free"
+    placement = step.spec.contract.placement
+    if placement != "anywhere":
+        sizes = ", ".join(str(len(run)) for run in runs(step.spec.free_blocks(step.before)))
+        balance += f", placed {placement}, in holes of {sizes or 0}"
     if step.done:
         return f"{balance}, so it must be refused, but it succeeded."
     return f"{balance}, so it must succeed, but it answered: {_said(step)}."
@@ -318,10 +353,21 @@ NEEDLESS_COPY = Law(
     "An entry keeps its block, and no copy is reported, unless the block was written into while "
     "shared or leased, or the contract relocates.",
     "Kwon et al., SOSP 2023, section 4.4",
-    _something_done,
+    _succeeded,
     _needless_copy,
     (other_copies, other_table),
     witnesses.two_sequences,
+)
+PLACEMENT = Law(
+    "placement",
+    "core",
+    "The blocks of a sequence lie where the contract's placement says.",
+    "Knowlton, CACM 1965, for buddies; jemalloc/jemalloc#241",
+    _placed_somewhere,
+    _placement,
+    (other_table,),
+    witnesses.two_sequences,
+    idle=_has_no_placement,
 )
 ATOMICITY = Law(
     "atomicity",
@@ -336,7 +382,8 @@ ATOMICITY = Law(
 BOUNDED_WASTE = Law(
     "bounded-waste",
     "core",
-    "A sequence holds room for its length, and at most the contract's bound beyond it.",
+    "A sequence holds what its length needs under the contract, and at most the bound beyond it; "
+    "zero tokens take and release no block.",
     "Kwon et al., SOSP 2023, section 3.1; Wenyueh/MinivLLM#85, vllm-project/vllm#10730",
     _touches_live,
     _bounded_waste,
@@ -400,6 +447,7 @@ LAWS = (
     SNAPSHOT,
     NO_OVERLAP,
     NEEDLESS_COPY,
+    PLACEMENT,
     ATOMICITY,
     BOUNDED_WASTE,
     FRAME,

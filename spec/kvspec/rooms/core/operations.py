@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kvspec.contract import History, Unspecified
-from kvspec.geometry import DEVICE, table_index
+from kvspec.geometry import table_index
 from kvspec.interface import Copy
 from kvspec.kernel.events import Ended, Event, Grew, Started, Written
 from kvspec.kernel.operation import (
@@ -72,17 +72,18 @@ class Allocate(SequenceOperation):
 
     def need(self, state: State, spec: "Specification") -> Need:
         """All the blocks of the reservation are fresh."""
-        past = History(
+        return Need(
+            spec.least(self._past(spec)),
+            may_refuse=isinstance(spec.contract.reservation, Unspecified),
+        )
+
+    def _past(self, spec: "Specification") -> History:
+        return History(
             allocated=self.num_tokens,
             limit=self.limit,
             length=self.num_tokens,
             reserved=0,
             max_tokens=spec.geometry.max_tokens,
-        )
-        reservation = spec.contract.reservation
-        return Need(
-            reservation.need(past, spec.geometry.block_size),
-            may_refuse=isinstance(reservation, Unspecified),
         )
 
     def history(self, state: State, spec: "Specification") -> Iterator[Event]:
@@ -94,9 +95,11 @@ class Allocate(SequenceOperation):
         yield Written(self.seq, 0, _cells(self.seq, 0, self.num_tokens, state, spec))
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
-        """Any free blocks."""
-        table = spec.free_blocks(state)[: self.need(state, spec).fresh]
-        yield spec.result(state, self, Outcome(DONE, Observation(tables={self.seq: table})))
+        """Any free blocks, as many as the reservation allows, where the placement allows."""
+        for count in spec.holdings(self._past(spec)) if self.num_tokens else (0,):
+            for table in spec.places(state, count):
+                seen = Observation(tables={self.seq: table})
+                yield spec.result(state, self, Outcome(DONE, seen))
 
 
 @frozen
@@ -138,12 +141,19 @@ class Append(SequenceOperation):
         """The growth of the reservation, and one block for each shared entry written into."""
         if self.num_tokens == 0:
             return Need(0)
-        held = len(state.table(self.seq))
-        total = spec.need(state, self.seq, state.sequences[self.seq].length + self.num_tokens)
+        held, grown = state.table(self.seq), self._grown(state, spec)
         return Need(
-            max(0, total - held) + len(self._shared(state, spec)),
+            max(0, spec.least(grown) - len(held)) + len(self._shared(state, spec)),
+            held=held,
+            target=spec.target(grown),
             may_refuse=isinstance(spec.contract.reservation, Unspecified),
         )
+
+    def _grown(self, state: State, spec: "Specification") -> History:
+        """The past of the sequence, with the length that it is to have."""
+        sequence = state.sequences[self.seq]
+        grown = evolve(sequence, length=sequence.length + self.num_tokens)
+        return spec.past(grown, len(state.table(self.seq)))
 
     def _written_into(self, state: State, spec: "Specification") -> Iterator[tuple[int, int]]:
         """The entries that exist and are written into, with their blocks."""
@@ -177,38 +187,48 @@ class Append(SequenceOperation):
         if self.num_tokens == 0:
             yield spec.result(state, self, Outcome(DONE))
             return
-        shared = self._shared(state, spec)
-        leased = [
-            (i, block)
-            for i, block in self._written_into(state, spec)
-            if (i, block) not in shared and block in state.at().pins
-        ]
-        growth = self.need(state, spec).fresh - len(shared)
-        ways = [("mine", "theirs") for _ in shared] + [("stay", "mine") for _ in leased]
-        for chosen in product(*ways):
+        held, grown = len(state.table(self.seq)), self._grown(state, spec)
+        growths = sorted({max(0, n - held) for n in spec.holdings(grown)})
+        entries = list(self._written_into(state, spec))
+        ways = product(*(self._ways(state, spec, i, block) for i, block in entries))
+        for growth, chosen in product(growths, ways):
             free = list(spec.free_blocks(state))
-            if growth + sum(way != "stay" for way in chosen) > len(free):
+            if growth + sum(bool(movers) for movers, _ in chosen) > len(free):
                 continue
-            tables: dict[int, list[int | None]] = {}
+            if not spec.well_placed((*state.table(self.seq), *free[:growth])):
+                continue
+            tables: dict[int, list[int | None]] = {self.seq: list(state.table(self.seq))}
             copies: list[Copy] = []
-            own = tables[self.seq] = list(state.table(self.seq))
-            for (i, block), way in zip(shared + leased, chosen, strict=True):
-                if way == "stay":
+            for (_, block), (movers, copied) in zip(entries, chosen, strict=True):
+                if not movers:
                     continue
                 fresh = free.pop(0)
-                if state.contents.get((DEVICE, block)):
+                for seq in movers:
+                    table = tables.setdefault(seq, list(state.table(seq)))
+                    table[table.index(block)] = fresh
+                if copied:
                     copies.append(Copy(block, fresh))
-                if way == "mine":
-                    own[i] = fresh
-                else:
-                    for user in state.at().users[block]:
-                        if user.seq != self.seq:
-                            theirs = tables.setdefault(user.seq, list(state.table(user.seq)))
-                            theirs[theirs.index(block)] = fresh
-            own += free[:growth]
+            tables[self.seq] += free[:growth]
             seen: dict[int, Entries] = {seq: tuple(table) for seq, table in tables.items()}
             answer = Answer("done", copies=tuple(copies))
             yield spec.result(state, self, Outcome(answer, Observation(tables=seen)))
+
+    def _ways(
+        self, state: State, spec: "Specification", index: int, block: int
+    ) -> Iterator[tuple[tuple[int, ...], bool]]:
+        """Which sequences get another block for that entry, and whether a copy is reported.
+
+        It must be where they have written into the block, and else it may be.
+        """
+        occupancy, start = state.at(), index * spec.geometry.block_size
+        others = tuple(user.seq for user in occupancy.users[block] if user.seq != self.seq)
+        if not others:
+            yield (), False
+        if others or block in occupancy.pins:
+            for movers in ((self.seq,), others) if others else ((self.seq,),):
+                yield movers, True
+                if all(state.sequences[seq].written <= start for seq in movers):
+                    yield movers, False
 
 
 @frozen
