@@ -1,8 +1,11 @@
 """An executable specification of KV-cache block allocators, and the suite that checks them.
 
 The names of the plug-in interface are importable from here; `check_allocator` is the whole
-suite as a function.
+suite as a function. It is imported on first use, since allocators import this module and need
+none of what the suite does (Hypothesis, pytest, numpy, rich).
 """
+
+from typing import TYPE_CHECKING, Any
 
 from kvspec.contract import (
     Contract,
@@ -29,7 +32,9 @@ from kvspec.interface import (
     UnknownSequence,
     UnsupportedGeometry,
 )
-from kvspec.suite.check import check_allocator
+
+if TYPE_CHECKING:
+    from kvspec.suite.check import check_allocator
 
 __all__ = [
     "Admission",
@@ -55,3 +60,12 @@ __all__ = [
     "UnsupportedGeometry",
     "check_allocator",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The suite's own function, when it is asked for (PEP 562)."""
+    if name == "check_allocator":
+        from kvspec.suite.check import check_allocator
+
+        return check_allocator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

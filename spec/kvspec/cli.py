@@ -1,58 +1,45 @@
-"""The command line: check, show, replay, export.
+"""The command line: check, show, replay, export, and the commands of other modules.
 
 Exit codes: 0 all claimed laws held, 1 a law was broken, 2 the command could not be carried
 out, 3 a claimed law was vacuous; 2 before 1 before 3. What cannot be carried out is one clear
 line on standard error, and no traceback.
 """
 
+import io
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 from attrs import evolve
-from rich.console import Console
+from hypothesis.configuration import set_hypothesis_home_dir
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvspec.contract import Contract
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, NotBuilt
-from kvspec.driver.target import (
-    NotInstalled,
-    Target,
-    TargetError,
-    load,
-    promised,
-    registered,
-    target,
-)
+from kvspec.driver.target import NotInstalled, Target, TargetError, load, registered, target
 from kvspec.engines.machine import PROFILES
 from kvspec.engines.replay import replay
 from kvspec.suite.check import REPLAYS, check_allocator
-from kvspec.suite.contracts import ContractError, parse_contract
-from kvspec.suite.matrix import Absent, as_data, matrix
+from kvspec.suite.contracts import ContractError, resolve
+from kvspec.suite.matrix import Absent, as_data, exit_code, matrix
 from kvspec.suite.report import ExitCode, Report
 from kvspec.traces import table
 from kvspec.traces.export import as_pytest
-from kvspec.traces.trace import Trace, TraceError, save
+from kvspec.traces.trace import Trace, TraceError, file_name, save, write_whole
 from kvspec.traces.trace import load as load_trace
 
-_TIMEOUT = click.option(
-    "--call-timeout",
-    type=click.FloatRange(min=0.0, min_open=True),
-    default=DEFAULT_CALL_TIMEOUT,
-    show_default=True,
-    help="Seconds that one call may take.",
-)
+COMMANDS = "kvspec.commands"
+"""The entry-point group in which other packages add commands."""
 
-
-def _console(stderr: bool = False) -> Console:
-    # Without a terminal the width is fixed, so that piped output does not depend on who pipes.
-    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = 120
-    return console
+_PIPED_WIDTH = 120
+"""Without a terminal the width is fixed, so that the output does not depend on who pipes it."""
 
 
 class _Stop(click.ClickException):
@@ -64,20 +51,93 @@ class _Stop(click.ClickException):
         click.echo(f"kvspec: {' '.join(self.message.split())}", err=True)
 
 
-def _resolve(text: str, contract: str | None, timeout: float) -> Target:
-    factory = load(text)
-    promise = promised(factory, text) if contract is None else _override(factory, text, contract)
-    return target(factory, text, promise, timeout)
+class _Group(click.Group):
+    """The commands, those of other modules among them, which are imported when asked for.
+
+    An interrupted command was not carried out, which is no broken law.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_elsewhere()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in _elsewhere():
+            return _loaded(_elsewhere()[cmd_name])
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            # Names and texts of others may have what the stream's encoding lacks.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Stop("interrupted") from None
 
 
-def _override(factory: Callable[..., Any], text: str, contract: str) -> Contract:
+def _elsewhere() -> dict[str, EntryPoint]:
+    own = EntryPoint("size", "kvspec.sizing.command:size", COMMANDS)
+    return {point.name: point for point in (*entry_points(group=COMMANDS), own)}
+
+
+def _loaded(point: EntryPoint) -> click.Command:
+    """The command; where it cannot be imported, one that says so when it is used."""
     try:
-        return parse_contract(contract, promised(factory, text))
-    except ContractError as error:
-        raise TargetError(str(error)) from None
+        command = point.load()
+    except ModuleNotFoundError as error:
+        reason = f"it needs {error.name}, which is not installed"
+    except Exception as error:  # whatever the code of others does when it is imported
+        reason = f"it cannot be imported: {type(error).__name__}: {error}"
+    else:
+        if isinstance(command, click.Command):
+            return command
+        reason = f"{point.value} is not a command"
+
+    def stop(**_: Any) -> None:
+        raise _Stop(f"{point.name}: {reason}")
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(
+        point.name, callback=stop, help=f"Not available: {reason}", context_settings=anything
+    )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _seconds(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not 0 < value <= 86400:  # which nan is not either
+        raise click.BadParameter(f"{value} is no number of seconds above 0 and up to a day")
+    return value
+
+
+_TIMEOUT = click.option(
+    "--call-timeout",
+    type=float,
+    callback=_seconds,
+    default=DEFAULT_CALL_TIMEOUT,
+    show_default=True,
+    help="Seconds that one call may take.",
+)
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=False)
+    if not sys.stdout.isatty():
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def _print(*parts: RenderableType) -> None:
+    """Print for the terminal, or for a file without the blanks at the ends of lines."""
+    console = _console()
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part, markup=False)
+    lines = captured.get().splitlines()
+    click.echo("\n".join(line.rstrip(" ") for line in lines), color=True)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kvspec")
 def main() -> None:
     """An executable specification of KV-cache block allocators, and its conformance suite."""
@@ -90,10 +150,27 @@ def main() -> None:
     metavar="NAME|FILE.json|FIELD=VALUE,...",
     help="What the allocator promises, instead of its own contract.",
 )
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--save-traces", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="ci",
+    show_default=True,
+    help="How much is tried.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same run."
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the reports to this file as well.",
+)
+@click.option(
+    "--save-traces",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Save counterexamples in this folder.",
+)
 @_TIMEOUT
 def check(
     targets: tuple[str, ...],
@@ -108,82 +185,113 @@ def check(
 
     A target is module:factory, path/to/file.py:factory, or a registered name.
     """
-    absent: list[Absent] = []
-    resolved: list[Target] = []
-    for text in targets or registered():
-        try:
-            resolved.append(_resolve(text, contract, call_timeout))
-        except NotInstalled as error:
-            if targets:
-                raise _Stop(str(error)) from None
-            absent.append(Absent(text, str(error).removeprefix(f"{text}: ")))
-        except TargetError as error:
-            raise _Stop(str(error)) from None
-    if not resolved:
-        raise _Stop("no allocator is registered: name a target")
-    with _progress() as bar:
-        reports = [
-            _checked(one, bar, profile=profile, seed=seed, timeout=call_timeout) for one in resolved
-        ]
-    console = _console()
+    resolved, absent, failed = _resolved(targets, contract, call_timeout)
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        # Better now than after minutes.
+        raise _Stop(f"{json_file}: it cannot be written: there is no such folder")
+    reports = []
+    with _storage(), _progress() as bar:
+        for one in resolved:
+            try:
+                options = {"profile": profile, "seed": seed, "timeout": call_timeout}
+                reports.append(_checked(one, bar, **options))
+            except (TargetError, NotBuilt) as error:
+                failed.append(Absent(one.name, str(error).removeprefix(f"{one.name}: ")))
     for report in reports:
         if report.trace is not None:
-            console.print(table.render(report.trace, report.reproduced, report.replays))
-            console.print()
-    console.print(matrix(reports, absent))
+            _print(table.render(report.trace, report.reproduced, report.replays), "")
+    _print(matrix(reports, absent, failed))
     if save_traces is not None:
-        for report in reports:
-            if report.trace is not None:
-                path = save_traces / f"{_file_name(report)}.json"
-                save(report.trace, path)
-                console.print(f"saved {path}")
+        _save([report.trace for report in reports if report.trace is not None], save_traces)
     if json_file is not None:
-        _write(json_file, json.dumps(as_data(reports, absent), indent=1) + "\n")
-    raise SystemExit(_exit_code(reports))
+        _write(json_file, json.dumps(as_data(reports, absent, failed), indent=1) + "\n")
+    for row in failed:
+        _Stop(f"{row.allocator}: {row.reason}").show()
+    raise SystemExit(int(exit_code(reports, failed)))
 
 
-def _file_name(report: Report) -> str:
-    name = "".join(c if c.isalnum() else "-" for c in report.allocator).strip("-")
-    return f"{name}-{report.trace.law if report.trace else 'trace'}"
+def _resolved(
+    named: Sequence[str], contract: str | None, timeout: float
+) -> tuple[list[Target], list[Absent], list[Absent]]:
+    """The targets, those that are not installed, and those that cannot be checked.
+
+    What was named must be there; what is only registered must not stand in the way of others.
+    """
+    resolved: list[Target] = []
+    absent: list[Absent] = []
+    failed: list[Absent] = []
+    for text in named or registered():
+        try:
+            resolved.append(resolve(text, contract, timeout))
+        except TargetError as error:
+            if named or isinstance(error, ContractError):
+                raise _Stop(str(error)) from None
+            rows = absent if isinstance(error, NotInstalled) else failed
+            # The text begins with the target; a registered one is known by its name.
+            rows.append(Absent(text, str(error).partition(": ")[2] or str(error)))
+    if not (resolved or failed):
+        which = f" (not installed: {', '.join(row.allocator for row in absent)})" if absent else ""
+        raise _Stop(f"no allocator is registered that could be checked{which}: name a target")
+    return resolved, absent, failed
+
+
+def _save(traces: Sequence[Trace], folder: Path) -> None:
+    taken: set[Path] = set()
+    for trace in traces:
+        name = path = folder / file_name(trace)
+        count = 1
+        while path in taken:
+            count += 1
+            path = name.with_stem(f"{name.stem}-{count}")
+        taken.add(path)
+        try:
+            save(trace, path)
+        except OSError as error:
+            raise _Stop(f"{path}: it cannot be written: {error.strerror}") from None
+        click.echo(f"saved {path}")
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise _Stop(f"{path}: it cannot be written: {error.strerror}") from None
 
 
-def _exit_code(reports: Sequence[Report]) -> int:
-    codes = {report.exit_code for report in reports}
-    order = (ExitCode.NOT_CARRIED_OUT, ExitCode.BROKEN, ExitCode.VACUOUS)
-    return int(next((code for code in order if code in codes), ExitCode.HELD))
+@contextmanager
+def _storage() -> Iterator[None]:
+    """A place for what Hypothesis writes, other than the folder of whoever runs this."""
+    if "HYPOTHESIS_STORAGE_DIRECTORY" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="kvspec-") as folder:
+        set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            set_hypothesis_home_dir(None)
 
 
 def _progress() -> AbstractContextManager[Progress | None]:
-    console = _console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         return nullcontext()
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
     )
 
 
 def _checked(one: Target, bar: Progress | None, **options: Any) -> Report:
-    try:
-        if bar is None:
-            return check_allocator(one, **options)
-        task = bar.add_task(one.name, total=None)
-        return check_allocator(
-            one, progress=lambda done, of: bar.update(task, completed=done, total=of), **options
-        )
-    except (TargetError, NotBuilt) as error:
-        raise _Stop(f"{one.name}: {error}") from None
+    if bar is None:
+        return check_allocator(one, **options)
+    task = bar.add_task(one.name, total=None)
+    return check_allocator(
+        one, progress=lambda done, of: bar.update(task, completed=done, total=of), **options
+    )
 
 
 def _trace_from(path: Path) -> Trace:
@@ -200,7 +308,7 @@ _TRACE = click.argument("trace_file", metavar="TRACE", type=click.Path(path_type
 @_TRACE
 def show(trace_file: Path) -> None:
     """Show a saved trace as a table. Nothing of it is run."""
-    _console().print(table.render(_trace_from(trace_file)))
+    _print(table.render(_trace_from(trace_file)))
 
 
 @main.command("replay")
@@ -208,37 +316,43 @@ def show(trace_file: Path) -> None:
 @click.option("--allocator", required=True, metavar="TARGET", help="What to replay it on.")
 @_TIMEOUT
 def replay_command(trace_file: Path, allocator: str, call_timeout: float) -> None:
-    """Replay a saved trace on an allocator: exit 1 when a law is broken, or it does not reproduce.
+    """Replay a saved trace on an allocator.
 
-    The trace's own contract and capabilities are what it is judged by.
+    The trace's own contract and capabilities are what it is judged by. Exit 1 when a law is
+    broken, whether or not it is the one of the trace.
     """
     trace = _trace_from(trace_file)
+    contract = evolve(trace.contract, capabilities=trace.capabilities)
     try:
-        factory = load(allocator)
-        runs = [replay(factory, trace, call_timeout) for _ in range(REPLAYS)]
+        tested = target(load(allocator), allocator, contract, call_timeout)
+        runs = [replay(tested.make, trace, call_timeout) for _ in range(REPLAYS)]
     except (TargetError, NotBuilt) as error:
         raise _Stop(str(error)) from None
     count = sum(run.law == trace.law for run in runs)
     shown = next((run for run in runs if run.law == trace.law), runs[0])
-    console = _console()
-    console.print(table.render(evolve(shown, allocator=allocator), count, REPLAYS))
+    _print(table.render(evolve(shown, allocator=allocator), count, REPLAYS))
     if trace.law is None:
         broken = any(run.law is not None for run in runs)
     else:
         broken = True
         again = "broken again" if count else "not reproduced"
         if count == 0 and all(run.law is None for run in runs):
-            console.print(f"{trace.law}: not reproduced (0 of {REPLAYS}): the law holds here now")
+            click.echo(f"{trace.law}: not reproduced (0 of {REPLAYS}): the law holds here now")
             broken = False
         else:
-            console.print(f"{trace.law}: {again} ({count} of {REPLAYS})")
+            click.echo(f"{trace.law}: {again} ({count} of {REPLAYS})")
     raise SystemExit(int(ExitCode.BROKEN if broken else ExitCode.HELD))
 
 
 @main.command()
 @_TRACE
 @click.option("--allocator", metavar="TARGET", help="What the test imports.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file instead.",
+)
 def export(trace_file: Path, allocator: str | None, output: Path | None) -> None:
     """Print a saved trace as a stand-alone pytest file."""
     try:

@@ -14,7 +14,20 @@ def pytest_addoption(parser: Any) -> None:
         help="module:factory, path/to/file.py:factory or a registered name (may be repeated)",
     )
     group.addoption("--contract", metavar="NAME|FILE.json|FIELD=VALUE,...", help="what it promises")
-    group.addoption("--kvspec-profile", default="ci", help="quick, ci or thorough")
+    group.addoption(
+        "--kvspec-profile",
+        choices=("quick", "ci", "thorough"),
+        default="ci",
+        help="how much the machines try (default: ci)",
+    )
     group.addoption("--kvspec-seed", type=int, default=0, help="the seed of the machines")
     group.addoption("--call-timeout", type=float, default=None, help="seconds a call may take")
     group.addoption("--save-traces", metavar="DIR", help="where counterexamples are saved")
+
+
+def pytest_configure(config: Any) -> None:
+    """Stop at once, with one line, where what the options name cannot be tested."""
+    if config.getoption("--allocator") or config.getoption("--contract") is not None:
+        from kvspec.conformance import named_targets
+
+        named_targets(config)

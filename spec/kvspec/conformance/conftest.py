@@ -4,52 +4,43 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
-from kvspec.driver.target import (
-    NotInstalled,
-    Target,
-    TargetError,
-    load,
-    promised,
-    registered,
-    target,
-)
-from kvspec.suite.contracts import ContractError, parse_contract
+from kvspec.conformance import call_timeout_of, named_targets, option
+from kvspec.driver.target import NotInstalled, Target, TargetError, registered
+from kvspec.suite.contracts import resolve
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise by target."""
     if "allocator_name" in metafunc.fixturenames:
-        named = metafunc.config.getoption("--allocator")
-        metafunc.parametrize("allocator_name", named or list(registered()))
+        named = option(metafunc.config, "--allocator")
+        metafunc.parametrize("allocator_name", list(dict.fromkeys(named)) or list(registered()))
 
 
 @pytest.fixture
 def call_timeout(pytestconfig: pytest.Config) -> float:
     """Seconds that one call may take."""
-    return float(pytestconfig.getoption("--call-timeout") or DEFAULT_CALL_TIMEOUT)
+    return call_timeout_of(pytestconfig)
 
 
 @pytest.fixture
 def tested(allocator_name: str, pytestconfig: pytest.Config, call_timeout: float) -> Target:
     """The target; skipped where it is registered and its dependencies are not installed."""
-    contract = pytestconfig.getoption("--contract")
+    named = named_targets(pytestconfig)
+    if allocator_name in named:
+        return named[allocator_name]
     try:
-        factory = load(allocator_name)
-        promise = promised(factory, allocator_name)
-        if contract is not None:
-            promise = parse_contract(contract, promise)
-        return target(factory, allocator_name, promise, call_timeout)
+        return resolve(allocator_name, option(pytestconfig, "--contract"), call_timeout)
     except NotInstalled as error:
-        if pytestconfig.getoption("--allocator"):
-            raise pytest.UsageError(str(error)) from None
-        pytest.skip(str(error))
-    except (TargetError, ContractError) as error:
-        raise pytest.UsageError(str(error)) from None
+        missing, wrong = str(error), ""
+    except TargetError as error:
+        missing, wrong = "", str(error)
+    if missing:
+        pytest.skip(missing)
+    pytest.fail(wrong, pytrace=False)
 
 
 @pytest.fixture
 def traces_folder(pytestconfig: pytest.Config) -> Path | None:
     """Where counterexamples are saved, if anywhere."""
-    folder = pytestconfig.getoption("--save-traces")
+    folder = option(pytestconfig, "--save-traces")
     return Path(folder) if folder else None

@@ -72,11 +72,12 @@ class Report:
 
     def raise_for_status(self) -> None:
         """Raise the broken law's own exception with the counterexample, or for a vacuous law."""
+        __tracebackhide__ = True  # pytest: the frame to look at is the caller's
         if self.trace is not None:
             from kvspec.traces.table import as_text
 
             law = next(law for law in LAWS if law.id == self.trace.law)
-            raise law.exception("\n" + as_text(self.trace, self.reproduced, self.replays))
+            raise law.exception(as_text(self.trace, self.reproduced, self.replays))
         vacuous = [id_ for id_, r in self.laws.items() if r.verdict is Verdict.VACUOUS]
         if vacuous:
             raise LawBroken(

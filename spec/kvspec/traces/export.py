@@ -5,7 +5,7 @@ import re
 from attrs import fields
 
 from kvspec.kernel.names import call_text
-from kvspec.traces.table import as_text
+from kvspec.traces.table import as_text, shown
 from kvspec.traces.trace import Trace, TraceStep
 
 _TARGET = re.compile(r"[\w./\\ -]+(:[\w.]+)?")
@@ -23,12 +23,12 @@ def as_pytest(trace: Trace, allocator: str | None = None) -> str:
         raise ValueError(
             f"{target!r} is no target; say --allocator module:factory or path/to/file.py:factory"
         )
-    story = as_text(trace, width=92).replace("\\", "\\\\").replace('"""', "'''")
-    law = trace.law or "trace"
+    story = _in_docstring(as_text(trace, width=92))
+    law = shown(trace.law or "trace")
     reservation = type(trace.contract.reservation).__name__
     names = sorted({"Contract", "Geometries", "Geometry", reservation})
     lines = [
-        f'"""{law}: a counterexample as a test, exported by kvspec.',
+        f'"""{_in_docstring(law)}: a counterexample as a test, exported by kvspec.',
         "",
         story,
         '"""',
@@ -48,7 +48,7 @@ def as_pytest(trace: Trace, allocator: str | None = None) -> str:
         "]",
         "",
         "",
-        f"def test_{law.replace('-', '_')}():",
+        f"def test_{re.sub(r'[^a-z0-9]', '_', law.lower())}():",
         "    spec = specification(GEOMETRY, CONTRACT, CAPABILITIES)",
         "    session = Session(load(ALLOCATOR), spec, name=ALLOCATOR)",
         "    for method, arguments, look in STORY:",
@@ -56,6 +56,11 @@ def as_pytest(trace: Trace, allocator: str | None = None) -> str:
         '        assert not breaches, "; ".join(f"{b.law}: {b.because}" for b in breaches)',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _in_docstring(text: str) -> str:
+    # What a trace says is not to be trusted with the end of a docstring.
+    return text.replace("\\", "\\\\").replace('"', "'")
 
 
 def _line(step: TraceStep) -> str:

@@ -1,32 +1,40 @@
 """A trace as a table for the terminal: the calls, the answers, who has which block, the count."""
 
 from io import StringIO
+from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from attrs import frozen
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import call_text, entries_text, plural, sequence_name
-from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
 from kvspec.rooms import LAWS
-from kvspec.traces.trace import Trace
+from kvspec.traces.trace import Trace, believed
 
 _LAWS: dict[str, Law] = {law.id: law for law in LAWS}
 
+_GAP = 2
+"""Columns between columns."""
 
-def believed(trace: Trace) -> list[Step]:
-    """The steps of the trace, believed anew from the recorded outcomes, as far as there are any."""
-    spec = trace.specification
-    state, steps = spec.initial(), []
-    for recorded in trace.steps:
-        if recorded.outcome is None:
-            break
-        steps.append(spec.believe(state, recorded.operation, recorded.outcome))
-        state = steps[-1].after
-    return steps
+_CAP = 24
+"""Columns for a call or an answer where there is no room for more."""
+
+_MOST_SIDE_BY_SIDE = 32
+"""Pools of more blocks than these are shown by their blocks in use."""
+
+
+def shown(text: str) -> str:
+    """A text from a trace, fit for a terminal: one line, and nothing that steers the terminal.
+
+    >>> shown("one\\ntwo \\x1b[31m")
+    'one two \ufffd[31m'
+    """
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def _answer(step: Step) -> str:
@@ -51,47 +59,94 @@ def _owners(state: State, block: int) -> str:
     return name + ("~" if block in occupancy.pins else "") or "."
 
 
-def _steps_table(trace: Trace, spec: Specification) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("#", justify="right", style="dim")
-    table.add_column("call")
-    table.add_column("answer")
-    table.add_column("blocks")
-    table.add_column("free", justify="right")
-    table.add_column("")
-    steps = believed(trace)
-    owners = [[_owners(step.after, block) for block in spec.blocks] for step in steps]
-    width = max((len(owner) for row in owners for owner in row), default=1)
-    for number, (step, row) in enumerate(zip(steps, owners, strict=True)):
-        last = number == len(steps) - 1
-        free = step.seen.free
-        table.add_row(
-            str(number),
-            call_text(step.operation),
-            _answer(step),
-            " ".join(owner.ljust(width) for owner in row).rstrip(),
-            "" if free is None else str(free),
-            f"<- {trace.law}" if last and trace.law else "",
-            style="bold" if last and trace.law else "",
-        )
-    for number, recorded in enumerate(trace.steps[len(steps) :], start=len(steps)):
-        table.add_row(str(number), call_text(recorded.operation), "", "", "", "")
-    return table
+def _side_by_side(states: list[State], blocks: range) -> list[str]:
+    """For each state, who has each block, in the order of the ids."""
+    rows = [[_owners(state, block) for block in blocks] for state in states]
+    width = max((len(owner) for row in rows for owner in row), default=1)
+    return [" ".join(owner.ljust(width) for owner in row).rstrip() for row in rows]
+
+
+def _by_runs(state: State, blocks: range) -> str:
+    """Who has which blocks, as runs of ids: `0-3:A 4:A+B`; `.` where nobody has any."""
+    held = sorted(block for block in state.at().held if block in blocks)
+    runs = []
+    for owner, group in groupby(
+        enumerate(held), lambda pair: (_owners(state, pair[1]), pair[1] - pair[0])
+    ):
+        run = [block for _, block in group]
+        ids = f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}"
+        runs.append(f"{ids}:{owner[0]}")
+    return " ".join(runs) or "."
+
+
+@frozen
+class _Steps:
+    """The steps as a table that fits the width, with the blocks side by side if there is room."""
+
+    trace: Trace
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table(options.max_width)
+
+    def _table(self, most: int) -> Table:
+        trace, steps = self.trace, believed(self.trace)
+        states, blocks = [step.after for step in steps], trace.specification.blocks
+        calls = [call_text(step.operation) for step in trace.steps]
+        answers = [shown(_answer(step)) for step in steps]
+        counts = ["" if step.seen.free is None else str(step.seen.free) for step in steps]
+        mark = f"<- {shown(trace.law)}" if trace.law else ""
+        runs = [_by_runs(state, blocks) for state in states]
+        side = _side_by_side(states, blocks) if len(blocks) <= _MOST_SIDE_BY_SIDE else runs
+        heading = _heading_of(blocks)
+        # What gives way first: the name of the law, long calls and answers, the blocks.
+        for tables, cap, name in (
+            (side, most, mark),
+            (side, most, mark[:2]),
+            (side, _CAP, mark[:2]),
+            (runs, most, mark[:2]),
+            (runs, _CAP, mark[:2]),
+        ):
+            widths = (min(_widest(calls), cap), min(_widest(answers), cap))
+            taken = len(str(len(calls))) + sum(widths) + _widest([heading, *tables])
+            if taken + len("free") + len(name) + 5 * _GAP <= most:
+                break
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        table.add_column("#", justify="right", style="dim", no_wrap=True)
+        table.add_column("call", min_width=widths[0], max_width=widths[0], overflow="fold")
+        table.add_column("answer", max_width=max(widths[1], len("answer")), overflow="fold")
+        table.add_column(heading, overflow="fold")
+        table.add_column("free", justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for number, call in enumerate(calls):
+            last = number == len(steps) - 1 and trace.law is not None
+            told = [column[number] for column in (answers, tables, counts) if number < len(steps)]
+            cells = [str(number), call, *told, name if last else ""]
+            table.add_row(*map(Text, cells), style="bold" if last else "")
+        return table
+
+
+def _widest(texts: list[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _heading_of(blocks: range) -> str:
+    plain = blocks.start == 0 and len(blocks) <= 8
+    return "blocks" if plain else f"blocks {blocks.start}-{blocks.stop - 1}"
 
 
 def _heading(trace: Trace, reproduced: int | None, replays: int) -> list[Text]:
     geometry = trace.geometry
     lines = []
-    if trace.breaches:
-        law = _LAWS.get(trace.breaches[0].law)
-        lines.append(Text(trace.breaches[0].law, style="bold red"))
+    if trace.law is not None:
+        law = _LAWS.get(trace.law)
+        lines.append(Text(shown(trace.law), style="bold red"))
         if law is not None:
             lines[0].append(f": {law.statement}", style="default not bold")
             lines[0].append(f"  ({law.capability})", style="dim")
     pool = f"pool: {plural(geometry.num_blocks, 'block')} of {plural(geometry.block_size, 'token')}"
     if geometry.max_tokens is not None:
         pool += f", at most {plural(geometry.max_tokens, 'token')} a sequence"
-    parts = [pool, trace.allocator, plural(len(trace.steps), "step")]
+    parts = [pool, shown(trace.allocator), plural(len(trace.steps), "step")]
     if trace.reduced:
         parts.append("1-minimal")
     elif reproduced is not None and reproduced < replays:
@@ -103,16 +158,20 @@ def _heading(trace: Trace, reproduced: int | None, replays: int) -> list[Text]:
     return lines
 
 
+def _because(label: str, text: str) -> Table:
+    """A reason, wrapped beside its label."""
+    grid = Table.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"    {label}: "), Text(shown(text)))
+    return grid
+
+
 def render(trace: Trace, reproduced: int | None = None, replays: int = 0) -> RenderableType:
     """The trace for a rich console: heading, steps, and why the last one is wrong."""
-    parts: list[RenderableType] = [
-        *_heading(trace, reproduced, replays),
-        Text(),
-        _steps_table(trace, trace.specification),
-    ]
+    parts: list[RenderableType] = [*_heading(trace, reproduced, replays), Text(), _Steps(trace)]
     for n, breach in enumerate(trace.breaches):
-        label = "because" if n == 0 else f"also {breach.law}"
-        parts.append(Text(f"    {label}: {breach.because}"))
+        parts.append(_because("because" if n == 0 else f"also {shown(breach.law)}", breach.because))
     return Group(*parts)
 
 
