@@ -1,5 +1,6 @@
 """One allocator under test: calls it, asks what the schedule says, hands the outcome on."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from attrs import define, field
 
 from kvspec.driver import values
 from kvspec.driver.store import Rows
-from kvspec.driver.values import Nonsense, shown
+from kvspec.driver.values import Nonsense, raised
 from kvspec.driver.watchdog import TimeUp, within
 from kvspec.interface import AllocatorError
 from kvspec.kernel.names import sequence_name
@@ -18,15 +19,16 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, State
 
 DEFAULT_CALL_TIMEOUT = 10.0
-"""Seconds that one operation, with the queries after it, may take."""
+"""Seconds that one call may take, and the queries after it together."""
 
 _ERRORS = frozenset(kind.__name__ for kind in AllocatorError.__subclasses__())
 
-_JUNK = -7
-"""What the caller scribbles on tables that it was given, to see whether it shows."""
+
+class TargetError(Exception):
+    """A target that cannot be checked; the text says what, where, and what to try."""
 
 
-class NotBuilt(Exception):
+class NotBuilt(TargetError):
     """The factory did not make an allocator; the text says why."""
 
 
@@ -38,27 +40,45 @@ def _mro_names(error: BaseException) -> list[str]:
     return [kind.__name__ for kind in type(error).__mro__]
 
 
-def _raised(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a hostile str must not take the report down
-        text = ""
-    text = text.split(" at 0x")[0].split("\n")[0][:80]
-    return f"{type(error).__name__}({text!r})" if text else type(error).__name__
-
-
 def build(make: Callable[..., Any], spec: Specification, timeout: float) -> Any:
     """A fresh allocator from the factory, or `NotBuilt`."""
     try:
-        return within(timeout, lambda: make(spec.geometry))
+        return within(timeout, partial(_build, make, spec))
     except TimeUp:
-        raise NotBuilt("the factory did not come back") from None
+        raise NotBuilt(f"the factory did not come back for {spec.geometry}") from None
+
+
+def _build(make: Callable[..., Any], spec: Specification) -> Any:
+    try:
+        made = make(spec.geometry)
+    except (TimeUp, KeyboardInterrupt):
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         if "UnsupportedGeometry" in _mro_names(error):
-            raise GeometryRefused(f"{spec.geometry} is refused: {error}") from None
-        raise NotBuilt(f"the factory raised {_raised(error)} for {spec.geometry}") from error
+            raise GeometryRefused(f"{spec.geometry} is refused: {raised(error)}") from None
+        raise NotBuilt(f"the factory raised {raised(error)} for {spec.geometry}") from error
+    if made is None:
+        raise NotBuilt(f"the factory returned None for {spec.geometry}")
+    return made
+
+
+def rows_of(allocator: Any, spec: Specification, timeout: float) -> Rows:
+    """The rows that fit the store which `allocator` is, or `NotBuilt`."""
+
+    def attributes() -> Rows:
+        try:
+            return Rows(allocator.width, allocator.dtype, spec.geometry.capacity)
+        except (TimeUp, KeyboardInterrupt):
+            raise
+        except Nonsense as nonsense:
+            raise NotBuilt(str(nonsense)) from None
+        except BaseException as error:
+            raise NotBuilt(f"its attributes width and dtype: {raised(error)}") from error
+
+    try:
+        return within(timeout, attributes)
+    except TimeUp:
+        raise NotBuilt("its attributes width and dtype did not come back") from None
 
 
 @define
@@ -67,6 +87,22 @@ class _Given:
 
     raw: Any
     entries: Entries
+
+
+@define
+class _Seen:
+    """An observation in the making."""
+
+    tables: dict[int, Entries] = field(factory=dict)
+    readings: dict[int, tuple[Cell | None, ...]] = field(factory=dict)
+    free: int | None = None
+    aliased: list[int] = field(factory=list)
+
+    def observation(self, oddities: list[str]) -> Observation:
+        """What was seen so far: a thread that was left behind may still go on looking."""
+        return Observation(
+            dict(self.tables), self.free, dict(self.readings), tuple(self.aliased), tuple(oddities)
+        )
 
 
 @define
@@ -80,46 +116,42 @@ class Driver:
     _rows: Rows | None = field(init=False, default=None)
     _handles: dict[int, Any] = field(init=False, factory=dict)
     _given: dict[int, _Given] = field(init=False, factory=dict)
-    _asking: str = field(init=False, default="")
+    _asking: str = field(init=False, default="what follows the call")
 
     def __attrs_post_init__(self) -> None:
         """Build the allocator."""
         self._allocator = build(self.make, self.spec, self.timeout)
         if not self.spec.shadowed:
-            try:
-                self._rows = Rows(self._allocator.width, self._allocator.dtype)
-            except Nonsense as nonsense:
-                raise NotBuilt(str(nonsense)) from None
+            self._rows = rows_of(self._allocator, self.spec, self.timeout)
 
     def perform(self, operation: Operation, state: State, look: Look) -> Outcome:
         """Call the allocator, let the caller write, and look at what `look` says."""
-        answers: list[Answer] = []
+        try:
+            answer = within(self.timeout, partial(self._call, operation))
+        except TimeUp:
+            return Outcome(Answer("hang"))
         oddities: list[str] = []
-        seen: dict[str, Any] = {"tables": {}, "readings": {}, "free": None, "aliased": ()}
+        seen = _Seen()
 
-        def work() -> None:
-            answers.append(self._call(operation))
-            after = self.spec.foreseen(state, operation, answers[0])
-            if answers[0].kind == "done" and after is not state:
+        def look_around() -> None:
+            after = self.spec.foreseen(state, operation, answer)
+            if answer.kind == "done" and after is not state:
                 self._write(operation, state, oddities)
             self._look(operation, after, look, seen, oddities)
 
         try:
-            within(self.timeout, work)
+            within(self.timeout, look_around)
         except TimeUp:
-            if not answers:
-                answers.append(Answer("hang"))
-            else:
-                oddities.append(f"{self._asking} did not come back")
-        return Outcome(answers[0], Observation(**seen, oddities=tuple(oddities)))
+            oddities.append(f"{self._asking} did not come back")
+        return Outcome(answer, seen.observation(oddities))
 
     # ------------------------------------------------------------------ the call
 
     def _call(self, operation: Operation) -> Answer:
         positional, keywords = operation.arguments()
         try:
-            method = getattr(self._allocator, operation.method)
-            result = method(*(self._value(argument) for argument in positional), **keywords)
+            values_ = [self._value(argument) for argument in positional]
+            result = self._invoke(operation.method, *values_, **keywords)
             return self._answer(operation, result)
         except (TimeUp, KeyboardInterrupt):
             raise
@@ -130,7 +162,14 @@ class Driver:
             if "OutOfBlocks" in names:
                 return Answer("refused")
             known = next((name for name in names if name in _ERRORS), None)
-            return Answer("error", known) if known else Answer("raised", _raised(error))
+            return Answer("error", known) if known else Answer("raised", raised(error))
+
+    def _invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        result = getattr(self._allocator, method)(*arguments, **keywords)
+        if inspect.iscoroutine(result):
+            result.close()  # or Python would warn that nobody awaited it
+            raise Nonsense("the answer is a coroutine, and the interface is not asynchronous")
+        return result
 
     def _value(self, argument: Any) -> Any:
         if isinstance(argument, Handle):
@@ -158,9 +197,12 @@ class Driver:
         written = operation.writes(state, self.spec)
         if self._rows is None or written is None or not written.cells:
             return
+        if self._rows.many:
+            self._rows.keep(cell for s in state.sequences.values() for cell in s.cells)
         rows = self._rows.encode(written.cells)
         name = f"write({sequence_name(written.seq)}, {written.start}, {len(rows)} rows)"
-        self._ask(name, oddities, lambda: self._allocator.write(written.seq, written.start, rows))
+        self._ask(name, oddities, lambda: self._invoke("write", written.seq, written.start, rows))
+        rows.fill(0)  # a caller may use its buffer again, so a store must not have kept it
 
     # ------------------------------------------------------------------ the queries
 
@@ -169,7 +211,7 @@ class Driver:
         operation: Operation,
         after: State,
         look: Look,
-        seen: dict[str, Any],
+        seen: _Seen,
         oddities: list[str],
     ) -> None:
         wanted = self.spec.concerned(after, operation, look)
@@ -179,16 +221,16 @@ class Driver:
             name = f"block_table({sequence_name(seq)})"
             entries = self._ask(name, oddities, partial(self._table, seq, seen))
             if entries is not None:
-                seen["tables"][seq] = entries
+                seen.tables[seq] = entries
         if look.full:
-            seen["free"] = self._ask("num_free_blocks()", oddities, self._count)
+            seen.free = self._ask("num_free_blocks()", oddities, self._count)
         if self._rows is not None:
             for seq in wanted:
                 length = after.sequences[seq].length
                 name = f"read({sequence_name(seq)})"
                 cells = self._ask(name, oddities, partial(self._read, seq, length))
                 if cells is not None:
-                    seen["readings"][seq] = cells
+                    seen.readings[seq] = cells
 
     def _ask(self, name: str, oddities: list[str], query: Callable[[], Any]) -> Any:
         """What `query` gives, or `None` and an oddity under its name."""
@@ -200,23 +242,21 @@ class Driver:
         except Nonsense as nonsense:
             oddities.append(f"{name}: {nonsense}")
         except BaseException as error:  # SystemExit is an outcome too
-            oddities.append(f"{name} raised {_raised(error)}")
+            oddities.append(f"{name} raised {raised(error)}")
         return None
 
     def _count(self) -> int:
-        return values.whole_number(self._allocator.num_free_blocks(), "the count")
+        return values.whole_number(self._invoke("num_free_blocks"), "the count")
 
     def _read(self, seq: int, length: int) -> tuple[Cell | None, ...]:
         assert self._rows is not None  # asked only of stores
-        return self._rows.decode(self._allocator.read(seq), length)
+        return self._rows.decode(self._invoke("read", seq), length)
 
-    def _table(self, seq: int, seen: dict[str, Any]) -> Entries:
+    def _table(self, seq: int, seen: _Seen) -> Entries:
         earlier = self._given.get(seq)
-        raw = self._shared(seq, earlier) if earlier else None
-        if raw is not None:
-            seen["aliased"] = (*seen["aliased"], seq)
-        else:
-            raw = self._allocator.block_table(seq)
+        if earlier is not None and self._is_shared(seq, earlier):
+            seen.aliased.append(seq)
+        raw = self._invoke("block_table", seq)
         entries = self._entries(raw)
         self._given[seq] = _Given(raw, entries)
         return entries
@@ -225,30 +265,37 @@ class Driver:
         most = 64 + 16 * self.spec.geometry.num_blocks
         return values.table(raw, self.spec.blocks, most)
 
-    def _shared(self, seq: int, earlier: _Given) -> Any:
-        """The allocator's table, if it is the one that the caller holds; else `None`.
+    def _is_shared(self, seq: int, earlier: _Given) -> bool:
+        """Whether the table that the caller holds is one with the allocator's own.
 
-        It is when the caller's changed by itself, or when the caller's scribbling on it shows
-        in the next answer. The scribbling is undone at once.
+        It is when it has changed by itself, or when the caller's scribbling on it shows in the
+        next answer, is gone with it, or brings the allocator to fall. It is undone at once.
         """
         try:
             if self._entries(earlier.raw) != earlier.entries:
-                return self._allocator.block_table(seq)
+                return True
         except Nonsense:
-            return self._allocator.block_table(seq)
-        if not earlier.entries or not _overwrite(earlier.raw, 0, _JUNK):
-            return None
+            return True
+        # Nobody's block; and not negative, since tables may be arrays of unsigned numbers.
+        junk = self.spec.blocks.stop + 6
+        if not earlier.entries or not _overwrite(earlier.raw, 0, junk):
+            return False
         try:
-            answer = self._allocator.block_table(seq)
-            return answer if shows(answer) else None
+            answer = self._invoke("block_table", seq)
+            return _starts_with(junk, answer) or not _starts_with(junk, earlier.raw)
+        except (TimeUp, KeyboardInterrupt):
+            raise
+        except BaseException:  # whether it was the scribbling shows below
+            pass
         finally:
             _overwrite(earlier.raw, 0, earlier.entries[0])
+        self._invoke("block_table", seq)
+        return True
 
 
-def shows(answer: Any) -> bool:
-    """Whether the scribbled value shows at the head of a table."""
+def _starts_with(junk: int, raw: Any) -> bool:
     try:
-        return bool(answer[0] == _JUNK)
+        return bool(raw[0] == junk)
     except Exception:  # a hostile table shows nothing
         return False
 
@@ -259,6 +306,3 @@ def _overwrite(raw: Any, index: int, value: object) -> bool:
     except Exception:  # immutable: there is nothing to scribble on
         return False
     return True
-
-
-__all__ = ["DEFAULT_CALL_TIMEOUT", "Driver", "GeometryRefused", "NotBuilt", "build", "shown"]

@@ -5,6 +5,7 @@ never equals what its slot or its neighbours held before, and what is read back 
 write that it came from.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,18 @@ from kvspec.kernel.state import Cell
 _LEAST_BITS = 16
 """Rows must tell at least so many bits of cells apart."""
 
+_TAG_BITS = 64
+"""And no more than so many need be."""
+
+_WIDEST = 2**20
+"""No row of a small pool needs more values; and the suite makes rows value by value."""
+
+_FLOAT_BITS = 53
+"""What a Python float holds, to which readings are converted."""
+
+_SPREAD = 0x9E3779B97F4A7C15
+"""An odd number: multiplying by it permutes the numbers below any power of two."""
+
 
 def exact_bits(dtype: np.dtype[Any]) -> int:
     """How many bits of a whole number are exact in one value of `dtype`.
@@ -24,7 +37,7 @@ def exact_bits(dtype: np.dtype[Any]) -> int:
     (11, 7)
     """
     if dtype.kind == "f":
-        return int(np.finfo(dtype).nmant) + 1
+        return min(int(np.finfo(dtype).nmant) + 1, _FLOAT_BITS)
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).max).bit_length()
     return 0
@@ -33,22 +46,26 @@ def exact_bits(dtype: np.dtype[Any]) -> int:
 class Rows:
     """The rows of one store: `width` values of `dtype` for each cell.
 
-    Raises `Nonsense` when a row cannot tell 16 bits of cells apart.
+    Raises `Nonsense` when a row cannot tell 16 bits of cells apart, or not as many cells as
+    `slots` of a pool hold before and after a write.
     """
 
-    def __init__(self, width: object, dtype: object) -> None:
+    def __init__(self, width: object, dtype: object, slots: int = 1) -> None:
         self.width = whole_number(width, "the attribute width")
-        try:
-            self.dtype = np.dtype(dtype)  # type: ignore[call-overload]  # asking is the test
-        except TypeError:
-            raise Nonsense(f"the attribute dtype is {shown(dtype)}, not a numpy dtype") from None
-        bits = exact_bits(self.dtype)
-        if self.width * bits < _LEAST_BITS:
+        self.dtype = _dtype(dtype)
+        bits, needed = exact_bits(self.dtype), max(_LEAST_BITS, (2 * slots).bit_length())
+        if self.width * bits < needed:
             raise Nonsense(
                 f"a row of {self.width} x {self.dtype} tells {max(self.width, 0) * bits} bits "
-                f"of contents apart, and the suite needs {_LEAST_BITS}: widen the store"
+                f"of contents apart, and the suite needs {needed}: widen the store"
             )
-        self._base = 2 ** min(bits, _LEAST_BITS)
+        if self.width > _WIDEST:
+            raise Nonsense(f"a row of {self.width} values is too wide: {_WIDEST} are enough")
+        self._base: int = 2**bits
+        self._digits = min(self.width, -(-_TAG_BITS // bits))
+        self._tags: int = self._base**self._digits  # 0 is the tag of slots that were never written
+        self._most: int = min(max(2**_LEAST_BITS, 4 * slots), self._tags - 1 - slots)
+        self._last = 0
         self._rows: dict[Cell, tuple[int, ...]] = {}
         self._cells: dict[tuple[int, ...], Cell] = {}
 
@@ -61,21 +78,57 @@ class Rows:
         rows = [self._rows.get(cell) or self._new_row(cell) for cell in cells]
         return np.array(rows, dtype=self.dtype).reshape(len(cells), self.width)
 
+    @property
+    def many(self) -> bool:
+        """Whether there are so many rows that those of dead cells should be given up."""
+        return len(self._rows) >= self._most
+
+    def keep(self, cells: Iterable[Cell]) -> None:
+        """Give up the rows of all but these cells; what is left of them reads as unknown."""
+        self._rows = {cell: self._rows[cell] for cell in cells if cell in self._rows}
+        self._cells = {row: cell for cell, row in self._rows.items()}
+
     def _new_row(self, cell: Cell) -> tuple[int, ...]:
-        # The digits of a serial number first, then numbers that differ from column to column,
-        # so that columns which are mixed up show as well.
-        tag, row = len(self._rows) + 1, []
-        digits = tag
-        for column in range(self.width):
-            row.append(digits % self._base if digits else tag * (2 * column + 3) % self._base)
-            digits //= self._base
-        self._rows[cell] = tuple(row)
-        self._cells[tuple(row)] = cell
-        return tuple(row)
+        assert len(self._cells) < self._tags - 1  # `many` has seen to it
+        row = self._row()
+        while row in self._cells:
+            row = self._row()
+        self._rows[cell], self._cells[row] = row, cell
+        return row
+
+    def _row(self) -> tuple[int, ...]:
+        """The row of the next tag: the digits of the tag, and then more that follow from it.
+
+        The tag is spread over its digits first, so that no column is idle, and columns that
+        are mixed up show.
+        """
+        self._last = self._last % (self._tags - 1) + 1
+        number, base = self._last * _SPREAD % self._tags, self._base
+        return tuple(
+            (number // base**column if column < self._digits else number * (2 * column + 3) // base)
+            % base
+            for column in range(self.width)
+        )
 
     def decode(self, values: object, length: int) -> tuple[Cell | None, ...]:
         """The cells that the rows of a reading came from; `None` for any other row."""
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except Exception:  # whatever stands in the way, it is no array
+            raise Nonsense(f"the reading is {shown(values)}, not an array") from None
+        if length == 0 and array.shape[:1] == (0,):  # an empty list has no width
+            return ()
         if array.shape != (length, self.width):
             raise Nonsense(f"the reading has shape {array.shape}, not {(length, self.width)}")
+        if not exact_bits(array.dtype):
+            raise Nonsense(f"the reading has dtype {array.dtype}, not {self.dtype}")
         return tuple(self._cells.get(tuple(row)) for row in array.tolist())
+
+
+def _dtype(dtype: object) -> np.dtype[Any]:
+    try:
+        if dtype is not None:  # which would be numpy's default, and nobody meant that
+            return np.dtype(dtype)  # type: ignore[call-overload, no-any-return]  # asking is the test
+    except Exception:  # whatever stands in the way, it is no dtype
+        pass
+    raise Nonsense(f"the attribute dtype is {shown(dtype)}, not a numpy dtype")

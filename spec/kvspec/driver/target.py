@@ -18,17 +18,35 @@ from typing import Any
 from attrs import frozen
 
 from kvspec.contract import Contract
-from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, GeometryRefused, NotBuilt, build
+from kvspec.driver.driver import (
+    DEFAULT_CALL_TIMEOUT,
+    GeometryRefused,
+    NotBuilt,
+    TargetError,
+    build,
+    rows_of,
+)
+from kvspec.driver.values import raised, shown, text_of
+from kvspec.driver.watchdog import within
 from kvspec.geometry import Geometry
 from kvspec.kernel.room import Room
 from kvspec.kernel.specification import Specification
 from kvspec.rooms import CAPABILITIES, ROOMS, specification
+from kvspec.traces.trace import CONVERTER, reason
+
+__all__ = [
+    "GROUP",
+    "NotInstalled",
+    "Target",
+    "TargetError",
+    "load",
+    "plain_geometry",
+    "promised",
+    "registered",
+    "target",
+]
 
 GROUP = "kvspec.allocators"
-
-
-class TargetError(Exception):
-    """A target that cannot be checked; the text says what, where, and what to try."""
 
 
 class NotInstalled(TargetError):
@@ -80,16 +98,23 @@ def load(text: str) -> Callable[..., Any]:
                 "name one as module:factory or path/to/file.py:factory"
             )
         return load(names[text])
+    if not (place and attribute):
+        raise TargetError(
+            f"{text}: it names no factory; name one as module:factory or path/to/file.py:factory"
+        )
     module = _from_file(Path(place), text) if place.endswith(".py") else _from_module(place, text)
     factory: Any = module
     for part in attribute.split("."):
-        if not hasattr(factory, part):
+        try:
+            factory = getattr(factory, part)
+        except AttributeError:
             close = _closest(attribute, vars(module), 0.6)
             hint = f"; did you mean {close}?" if close else ""
-            raise TargetError(f"{text}: {place} has no {attribute}{hint}")
-        factory = getattr(factory, part)
+            raise TargetError(f"{text}: {place} has no {attribute}{hint}") from None
+        except BaseException as error:  # a module may import its parts when they are asked for
+            raise _not_imported(error, text) from None
     if not callable(factory):
-        raise TargetError(f"{text}: {attribute} is {type(factory).__name__}, not a factory")
+        raise TargetError(f"{text}: {attribute} is {shown(factory)}, not a factory")
     return factory  # type: ignore[no-any-return]  # callable was just asked
 
 
@@ -101,7 +126,7 @@ def _from_module(name: str, text: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise TargetError(f"{text}: there is no module {error.name}") from None
-        raise NotInstalled(f"{text}: it needs {error.name}, which is not installed") from None
+        raise _not_imported(error, text) from None
     except BaseException as error:
         raise _not_imported(error, text) from None
 
@@ -112,15 +137,19 @@ def _from_file(path: Path, text: str) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # so that the file may import its neighbours
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Dataclasses, among others, look their module up by name while it is being executed; but
+    # a file called like a module that is there already must not take its place.
+    name = path.stem
+    if name in sys.modules:
+        name = str(path.resolve()).replace(".", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{text}: {path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise NotInstalled(f"{text}: it needs {error.name}, which is not installed") from None
     except BaseException as error:
+        sys.modules.pop(name, None)
         raise _not_imported(error, text) from None
     return module
 
@@ -128,8 +157,11 @@ def _from_file(path: Path, text: str) -> ModuleType:
 def _not_imported(error: BaseException, text: str) -> BaseException:
     if isinstance(error, KeyboardInterrupt):
         return error
-    reason = str(error).split("\n")[0]
-    return TargetError(f"{text}: it cannot be imported: {type(error).__name__}: {reason}")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return NotInstalled(f"{text}: it needs {error.name}, which is not installed")
+    # In full, unlike in a trace: what to try is often at the end of the text.
+    why = text_of(str, error, 400)
+    return TargetError(f"{text}: it cannot be imported: {type(error).__name__}: {why}")
 
 
 def target(
@@ -144,10 +176,12 @@ def target(
     `TargetError` for a factory that makes nothing, or a capability that is there in part.
     """
     name = name or str(getattr(make, "__qualname__", type(make).__name__))
-    contract = contract or promised(make, name)
+    if not callable(make):
+        raise TargetError(f"{name}: it is {shown(make)}, not a factory")
+    contract = _as_data(contract or promised(make, name), name)
     made = _probe(make, name, contract, timeout)
     kind = type(made)
-    claimed = contract.capabilities or _detected(kind, name)
+    claimed = _detected(kind, name) if contract.capabilities is None else contract.capabilities
     unknown = sorted(set(claimed) - set(CAPABILITIES))
     if unknown:
         raise TargetError(
@@ -157,20 +191,42 @@ def target(
     capabilities = tuple(c for c in CAPABILITIES if c == "core" or c in claimed)
     for room in ROOMS:
         if room.capability in capabilities:
-            _require(kind, made, room, name)
-    return Target(name, make, contract, capabilities)
+            _require(made, room, name, timeout)
+    tested = Target(name, make, contract, capabilities)
+    if "store" in capabilities:
+        try:
+            rows_of(made, tested.specification(), timeout)
+        except NotBuilt as error:
+            raise TargetError(f"{name}: {error}") from None
+    return tested
 
 
 def promised(make: Callable[..., Any], name: str) -> Contract:
     """The contract that the factory carries as its attribute, else the strict one."""
-    contract = getattr(make, "contract", None)
+    try:
+        contract = getattr(make, "contract", None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise TargetError(f"{name}: its attribute contract: {raised(error)}") from None
     if contract is None:
         return Contract()
     if not isinstance(contract, Contract):
-        raise TargetError(
-            f"{name}: its attribute contract is {type(contract).__name__}, not a Contract"
-        )
+        raise TargetError(f"{name}: its attribute contract is {shown(contract)}, not a Contract")
     return contract
+
+
+def _as_data(contract: Contract, name: str) -> Contract:
+    """The contract as it comes back from a trace: one that does not would fail us later."""
+    try:
+        data = CONVERTER.unstructure(contract)
+    except Exception:
+        whole = text_of(repr, contract, 400)
+        raise TargetError(f"{name}: its contract has a value of a wrong type: {whole}") from None
+    try:
+        return CONVERTER.structure(data, Contract)
+    except Exception as error:
+        raise TargetError(f"{name}: its contract: {reason(error)}") from None
 
 
 def _probe(make: Callable[..., Any], name: str, contract: Contract, timeout: float) -> Any:
@@ -186,30 +242,43 @@ def _probe(make: Callable[..., Any], name: str, contract: Contract, timeout: flo
         raise TargetError(f"{name}: {error}") from None
 
 
-def _missing(kind: type, room: Room) -> list[str]:
-    absent = [method for method in room.methods if not callable(getattr(kind, method, None))]
+def _attribute(owner: object, name: str, timeout: float = DEFAULT_CALL_TIMEOUT) -> Any:
+    """The attribute, or `None` where it is missing or fails."""
+    try:
+        return within(timeout, lambda: getattr(owner, name, None))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # TimeUp too: what cannot be had is not there
+        return None
+
+
+def _missing(owner: object, room: Room, sure: bool) -> list[str]:
+    """What `owner` lacks of a room; unless `sure`, what cannot be seen is taken to be there."""
+    absent = [method for method in room.methods if not callable(_attribute(owner, method))]
     for method, keyword in room.keywords.items():
-        if not _takes(getattr(kind, method, None), keyword):
+        if not _takes(_attribute(owner, method), keyword, sure):
             absent.append(f"{method}(..., {keyword}=)")
     return absent
 
 
-def _takes(method: Any, keyword: str) -> bool:
+def _takes(method: Any, keyword: str, sure: bool) -> bool:
     try:
-        return keyword in inspect.signature(method).parameters
+        parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):
-        return False
+        return callable(method) and not sure
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return keyword in parameters or (anything and not sure)
 
 
 def _detected(kind: type, name: str) -> tuple[str, ...]:
     """The capabilities whose complete method sets the type has; a part of one is an error."""
     claimed = []
     for room in ROOMS:
-        absent = _missing(kind, room)
+        absent = _missing(kind, room, sure=True)
         if not absent:
             claimed.append(room.capability)
             continue
-        public = [n for n in dir(kind) if not n.startswith("_") and callable(getattr(kind, n))]
+        public = [n for n in dir(kind) if n[0] != "_" and callable(_attribute(kind, n))]
         others = [n for n in public if not any(n in r.methods for r in ROOMS)]
         for method in room.methods:
             close = _closest(method, others, 0.75 if len(method) <= 4 else 0.85)
@@ -231,8 +300,10 @@ def _detected(kind: type, name: str) -> tuple[str, ...]:
     return tuple(claimed)
 
 
-def _require(kind: type, made: object, room: Room, name: str) -> None:
-    absent = _missing(kind, room) + [a for a in room.attributes if not hasattr(made, a)]
+def _require(made: object, room: Room, name: str, timeout: float) -> None:
+    """Stop for a claim that the allocator itself, whose type may not show it, does not bear out."""
+    absent = _missing(made, room, sure=False)
+    absent += [a for a in room.attributes if _attribute(made, a, timeout) is None]
     if absent:
         raise TargetError(
             f"{name}: it claims {room.capability} and lacks {', '.join(absent)}; implement it, "
@@ -245,7 +316,7 @@ def _closest(name: str, others: Iterable[str], least: float) -> str | None:
     ratios = [
         (SequenceMatcher(None, name, other).ratio(), other)
         for other in others
-        if other[:1].lower() == name[:1] and other != name
+        if other[:1].lower() == name[:1].lower() and other != name
     ]
     best = max(ratios, default=(0.0, ""))
     return best[1] if best[0] >= least else None

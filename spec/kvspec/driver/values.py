@@ -1,21 +1,50 @@
 """From whatever an allocator returned to the values of the interface, or a clear `Nonsense`.
 
 Ints and numpy ints are ints; lists, tuples and arrays are tables; any iterable of pairs are
-copies. Everything else (floats, strings, bools, int subclasses, endless iterables, ids out of
-range) is nonsense, and the text says what it was.
+copies. Everything else (floats, strings, bools, int subclasses, sets, endless iterables, ids
+out of range) is nonsense, and the text says what it was.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from kvspec.driver.watchdog import TimeUp
 from kvspec.interface import Admission, Copy
+
+_INTEGERS = frozenset(np.dtype(code).type for code in np.typecodes["AllInteger"])
+
+_MOST_BITS = 63
+"""No number of the interface is larger; and Python refuses to print very large ones."""
+
+_LONGEST = 1000
+"""More characters of a text are never looked at."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\b0x[0-9a-fA-F]{7,}\b")
 
 
 class Nonsense(Exception):
     """A value that the interface does not have; the text says what and where."""
+
+
+def text_of(say: Callable[[Any], str], value: object, most: int) -> str:
+    """What `say` (`str` or `repr`) says of `value`, on one line; empty where it fails.
+
+    Addresses are left out: they differ from run to run, and traces must not.
+
+    >>> text_of(str, ValueError("one\\ntwo"), 80), text_of(repr, "x" * 9, 8)
+    ('one two', "'xxxx...")
+    """
+    try:
+        text = _ADDRESS.sub("", " ".join(str.split(say(value)[:_LONGEST])))
+    except (TimeUp, KeyboardInterrupt):
+        raise
+    except BaseException:  # a hostile str or repr must not take the report down
+        return ""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def shown(value: object) -> str:
@@ -24,39 +53,43 @@ def shown(value: object) -> str:
     >>> shown("abc"), shown(2.5)
     ("'abc' (str)", '2.5 (float)')
     """
-    try:
-        text = repr(value)
-    except Exception:  # a hostile repr must not take the report down
-        text = "something without a repr"
-    if len(text) > 60:
-        text = text[:57] + "..."
-    # Addresses differ from run to run, and traces must not.
-    if " at 0x" in text:
-        text = text.split(" at 0x")[0] + ">"
+    text = text_of(repr, value, 60) or "something without a repr"
     return f"{text} ({type(value).__name__})"
+
+
+def raised(error: BaseException) -> str:
+    """A short text for an exception, even one whose str fails.
+
+    >>> raised(KeyError("k")), raised(NotImplementedError())
+    ('KeyError("\\'k\\'")', 'NotImplementedError (claimed but not implemented)')
+    """
+    text, name = text_of(str, error, 80), type(error).__name__
+    hint = " (claimed but not implemented)" if isinstance(error, NotImplementedError) else ""
+    return (f"{name}({text!r})" if text else name) + hint
 
 
 def whole_number(value: object, what: str) -> int:
     """`value` as an int: an int or a numpy int, and no subclass that could lie about itself."""
-    if type(value) is int:
-        return value
-    if isinstance(value, np.integer):
-        return int(value)
-    raise Nonsense(f"{what} is {shown(value)}, not an int")
+    number = int(value) if type(value) in _INTEGERS else value  # type: ignore[call-overload]  # just asked
+    if type(number) is not int:
+        raise Nonsense(f"{what} is {shown(value)}, not an int")
+    if number.bit_length() > _MOST_BITS:
+        raise Nonsense(f"{what} is an int of {number.bit_length()} bits")
+    return number
 
 
 def _items(value: object, what: str, most: int) -> list[Any]:
-    if isinstance(value, str | bytes | dict):
-        raise Nonsense(f"{what} is {shown(value)}")
     tolist = getattr(value, "tolist", None)
-    if callable(tolist):
-        value = tolist()
-    if not isinstance(value, Iterable):
+    items = tolist() if callable(tolist) else value
+    if isinstance(items, set | frozenset):
+        # In the order of its hashes; and no repr of it is the same in every run.
+        raise Nonsense(f"{what} is a {type(items).__name__}, which has no order")
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
         raise Nonsense(f"{what} is {shown(value)}")
-    items = list(islice(value, most + 1))
-    if len(items) > most:
+    listed = list(islice(items, most + 1))
+    if len(listed) > most:
         raise Nonsense(f"{what} has more than {most} entries")
-    return items
+    return listed
 
 
 def block_id(value: object, blocks: range, what: str) -> int:
@@ -69,7 +102,7 @@ def block_id(value: object, blocks: range, what: str) -> int:
 
 def table(value: object, blocks: range, most: int) -> tuple[int, ...]:
     """A block table: a list, tuple or array of block ids."""
-    if not (isinstance(value, Sequence) or hasattr(value, "tolist")):
+    if not (isinstance(value, Sequence | set | frozenset) or hasattr(value, "tolist")):
         raise Nonsense(f"the table is {shown(value)}, not a list, tuple or array")
     return tuple(
         block_id(item, blocks, f"entry {i}")

@@ -6,15 +6,15 @@ so Hypothesis neither shrinks nor explains.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from attrs import define, frozen
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -26,7 +26,6 @@ from kvspec.engines.session import Session
 from kvspec.kernel import generation
 from kvspec.kernel.law import LawBroken
 from kvspec.kernel.outcome import FULL, TOUCHED
-from kvspec.kernel.room import Proposal
 from kvspec.rooms import LAWS, specification
 from kvspec.traces.trace import Trace
 
@@ -87,51 +86,60 @@ PROFILES = {
 }
 
 
+def _nothing() -> None:
+    pass
+
+
 @define
 class Run:
-    """What one run of a machine leaves: the ledger, the violation, and what stood in its way."""
+    """One run of a machine: what it tells as it goes, and what it leaves."""
 
     ledger: Ledger
+    progress: Callable[[], None] = _nothing
     trace: Trace | None = None
     refused_geometries: int = 0
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Drives one allocator. `machine_for` makes the subclass that knows which, and its rules."""
+    """Drives one allocator. `machine_for` makes the subclass that knows which.
+
+    It has one rule: which operation comes next is drawn from the proposals as everything else
+    is, so that the other engines draw it in the same way.
+    """
 
     target: ClassVar[Target]
     run: ClassVar[Run]
     timeout: ClassVar[float]
-    progress: ClassVar[Callable[[], None]]
 
-    session: Session | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.session = None
+    session: Session
+    mix: generation.Mix
+    sparse: bool
 
     @initialize(chooser=choosers())
     def build(self, chooser: HypothesisChooser) -> None:
-        """A fresh allocator with a small geometry, and a schedule of looks."""
-        target = self.target
+        """A fresh allocator with a small geometry, a mix of operations, a schedule of looks."""
         self.sparse = chooser.pick((False, False, True))
+        self.session = self._session(chooser)
+        self.mix = generation.mix(chooser, self.session.spec)
+
+    def _session(self, chooser: HypothesisChooser) -> Session:
+        target = self.target
         for _ in range(20):
             geometry = generation.geometry(chooser, target.contract)
             spec = specification(geometry, target.contract, target.capabilities)
             try:
-                self.session = Session(
-                    target.make, spec, target.name, self.timeout, self.run.ledger
-                )
+                return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
             except GeometryRefused:
                 self.run.refused_geometries += 1
-            else:
-                break
+        # It refuses nearly all, but not the one that it was looked at with.
+        spec = target.specification()
+        return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
 
-    def try_one(self, proposal: Proposal, chooser: HypothesisChooser) -> None:
-        """One step of one proposal; a broken law ends the episode and the run."""
+    @rule(chooser=choosers())
+    def step(self, chooser: HypothesisChooser) -> None:
+        """One operation; a broken law ends the episode and the run."""
         session = self.session
-        assert session is not None  # the precondition has seen to it
-        operation = proposal.draw(session.state, session.spec, chooser)
+        operation = generation.operation(chooser, self.mix, session.state, session.spec)
         sparse = self.sparse and session.state.clock % _EVERY
         if session.perform(operation, TOUCHED if sparse else FULL):
             self.run.trace = session.trace
@@ -140,48 +148,17 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Tell whoever watches that an episode has ended."""
-        type(self).progress()
-
-
-def _nothing() -> None:
-    pass
+        self.run.progress()
 
 
 def machine_for(
-    target: Target,
-    run: Run,
-    timeout: float = DEFAULT_CALL_TIMEOUT,
-    progress: Callable[[], None] = _nothing,
+    target: Target, run: Run, timeout: float = DEFAULT_CALL_TIMEOUT
 ) -> type[AllocatorMachine]:
-    """The machine of one allocator, named after it, with a rule for each proposal."""
-    members: dict[str, Any] = {
-        "target": target,
-        "run": run,
-        "timeout": timeout,
-        "progress": staticmethod(progress),
-    }
-    for proposal in target.specification().proposals():
-        for copy in range(proposal.weight):
-            name = proposal.name + ("" if copy == 0 else f"_{copy + 1}")
-            members[name] = _rule(proposal, name)
-    camel = "".join(word.capitalize() for word in _words(target.name))
+    """The machine of one allocator, named after it."""
+    words = "".join(c if c.isalnum() else " " for c in target.name).split()
+    camel = "".join(word[0].upper() + word[1:] for word in words)
+    members = {"target": target, "run": run, "timeout": timeout}
     return type(f"{camel}Machine", (AllocatorMachine,), members)
-
-
-def _words(name: str) -> list[str]:
-    return "".join(c if c.isalnum() else " " for c in name).split()
-
-
-def _rule(proposal: Proposal, name: str) -> Any:
-    def body(self: AllocatorMachine, chooser: HypothesisChooser) -> None:
-        self.try_one(proposal, chooser)
-
-    def possible(self: AllocatorMachine) -> bool:
-        session = self.session
-        return session is not None and proposal.possible(session.state, session.spec)
-
-    body.__name__ = name
-    return precondition(possible)(rule(chooser=choosers())(body))
 
 
 def run_machine(
@@ -196,25 +173,37 @@ def run_machine(
 
     The same seed gives the same run, for an allocator that is deterministic.
     """
-    run = Run(ledger)
-    machine = seed(seed_number)(machine_for(target, run, timeout, progress))
-    limits = settings(
-        max_examples=profile.episodes,
-        stateful_step_count=profile.steps,
-        phases=[Phase.generate],
-        database=None,
-        deadline=None,
-        report_multiple_bugs=False,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    try:
-        run_state_machine_as_test(machine, settings=limits)
-    except LawBroken:
-        pass
-    except Exception:
-        # Hypothesis says that an allocator is flaky when the violation does not come again.
-        # The trace says as much; without one the error is ours, and must be seen.
-        if run.trace is None:
-            raise
+    run, episodes = Run(ledger), 0
+
+    def ended() -> None:
+        nonlocal episodes
+        episodes += 1
+        progress()
+
+    run.progress = ended
+    while run.trace is None and episodes < profile.episodes:
+        limits = settings(
+            max_examples=profile.episodes - episodes,
+            stateful_step_count=profile.steps,
+            phases=[Phase.generate],
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            print_blob=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=[
+                HealthCheck.too_slow,
+                HealthCheck.filter_too_much,
+                HealthCheck.data_too_large,
+                HealthCheck.large_base_example,
+            ],
+        )
+        machine = seed(seed_number + episodes)(machine_for(target, run, timeout))
+        try:
+            run_state_machine_as_test(machine, settings=limits)
+            break
+        except (LawBroken, Flaky):
+            # Flaky means that the same draws led elsewhere: an allocator may be as random as it
+            # likes, so without a violation we go on afresh. With one, its replays will tell.
+            continue
     return run

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kvspec.contract import Contract
 from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.operation import Operation
 from kvspec.kernel.state import State
 
 if TYPE_CHECKING:
+    from kvspec.kernel.room import Proposal
     from kvspec.kernel.specification import Specification
 
 MOST_LIVE = 4
@@ -58,14 +60,12 @@ def length_near_boundary(
     size, available = spec.geometry.block_size, spec.available(state)
     spare = -length % size
     fit = available * size + spare
-    most = fit + size + 1
-    over = 0 if spec.contract.misuse == "callers_duty" else 1
-    for bound in bounds:
-        if bound is not None:
-            most = min(most, max(0, bound - length + over))
-    edges = [spare, size, spare + size, fit]
-    near = [n for edge in edges for n in (edge, edge + 1, edge - 1) if 0 <= n <= most]
-    return chooser.integer(0, min(most, 2 * size + 1), near=[min(1, most), *near])
+    bound = min((b - length for b in bounds if b is not None), default=fit + size + 1)
+    # Small steps leave room for more to happen; an exact fit, and one more, for refusals.
+    near = [n for n in (1, spare, spare + 1, spare + size, fit, fit + 1) if 0 <= n <= bound]
+    if spec.contract.misuse == "raises":
+        near.append(max(0, bound) + 1)
+    return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
 
 
 def geometry(chooser: Chooser, contract: Contract) -> Geometry:
@@ -73,12 +73,36 @@ def geometry(chooser: Chooser, contract: Contract) -> Geometry:
     allowed = contract.geometries
     sizes = allowed.block_sizes or (2, 1, 3, 4)
     low = allowed.min_blocks
-    most = allowed.max_blocks or max(low, 8)
-    counts = [n for n in (3, 1, 2, 4, 5, 8) if low <= n <= most] or [low]
+    most = allowed.max_blocks or max(low, 12)
+    counts = [n for n in (3, 8, 2, 5, 1, 12, 4, 6) if low <= n <= most] or [low]
     num_blocks, block_size = chooser.pick(counts), chooser.pick(sizes)
     limits: list[int | None] = []
     if allowed.max_tokens != "required":
-        limits += [None, None]
+        limits += [None, None, None]
     if allowed.max_tokens != "none":
         limits += [max(1, num_blocks * block_size // 2), block_size + 1]
     return Geometry(num_blocks, block_size, max_tokens=chooser.pick(limits))
+
+
+Mix = tuple[tuple["Proposal", int], ...]
+"""Proposals with their weights in one episode."""
+
+
+def mix(chooser: Chooser, spec: "Specification") -> Mix:
+    """A mix of what may be tried in one episode.
+
+    Some kinds are left out and some come more often, since much that goes wrong does so when
+    one thing is never done, or done again and again (Groce et al., "Swarm testing", ISSTA
+    2012). The first proposal, without which nothing happens, is never left out.
+    """
+    first, *others = spec.proposals()
+    factors = ((p, chooser.pick((1, 1, 1, 0, 3))) for p in others)
+    return ((first, first.weight), *((p, p.weight * factor) for p, factor in factors if factor))
+
+
+def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:
+    """The next operation: one of the mix that is possible now, or anything that is."""
+    possible = [p for p, weight in mix if p.possible(state, spec) for _ in range(weight)]
+    if not possible:
+        possible = [p for p in spec.proposals() if p.possible(state, spec)]
+    return chooser.pick(possible).draw(state, spec, chooser)

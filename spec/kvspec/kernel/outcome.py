@@ -73,3 +73,8 @@ class Outcome:
 
     answer: Answer
     observation: Observation = field(factory=Observation)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the call itself did not come back."""
+        return self.answer.kind == "hang"

@@ -122,14 +122,17 @@ class Specification:
             return reservation.target(past, self.geometry.block_size)
         return self.least(past)
 
-    def places(self, state: State, size: int) -> Iterator[Entries]:
-        """The free blocks that may be taken: one choice of them, or every hole, by placement."""
-        free, placement = self.free_blocks(state), self.contract.placement
+    def places(self, state: State, size: int, table: Entries = ()) -> Iterator[Entries]:
+        """The free blocks by which `table` may grow: one choice, or all that its placement has."""
+        free, placement, held = self.free_blocks(state), self.contract.placement, len(table)
         if placement == "anywhere" or size == 0:
             if size <= len(free):
                 yield free[:size]
-        else:
-            yield from (tuple(h) for h in holes(placement, size, free, self.blocks, self.room))
+            return
+        within = [*free, *(block for block in table if block is not None)]
+        for hole in holes(placement, held + size, within, self.blocks, self.room):
+            if tuple(hole[:held]) == table:
+                yield tuple(hole[held:])
 
     def well_placed(self, table: Entries) -> bool:
         """Whether a table lies as the contract's placement says."""

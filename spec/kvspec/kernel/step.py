@@ -51,8 +51,8 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """Whether the call succeeded."""
-        return self.outcome.answer.kind == "done"
+        """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
+        return self.outcome.answer.kind == "done" and not self.expected.errors
 
     @cached_property
     def copies(self) -> tuple[Copied, ...]:

@@ -71,13 +71,8 @@ def specification(
         )
     if not contract.geometries.admits(geometry):
         raise ValueError(f"the contract excludes {geometry}")
-    if geometry.window or geometry.num_host_blocks or geometry.groups:
+    if geometry.window or geometry.num_host_blocks or geometry.groups is not None:
         raise ValueError("no room specifies windows, host blocks or groups")
     rooms = tuple(room for room in ROOMS if room.capability in capabilities)
-    laws = tuple(
-        law
-        for law in LAWS
-        if law.capability in capabilities
-        and not (law.id == "misuse" and contract.misuse == "callers_duty")
-    )
+    laws = tuple(law for law in LAWS if law.capability in capabilities)
     return Specification(geometry, contract, rooms, laws, OPERATIONS)

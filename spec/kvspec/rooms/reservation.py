@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import length_near_boundary, new_ids, room_for_another
-from kvspec.kernel.law import Law
+from kvspec.kernel.law import Law, callers_duty
 from kvspec.kernel.names import plural
 from kvspec.kernel.operation import Operation, whole
 from kvspec.kernel.perturb import other_answer
@@ -70,6 +70,7 @@ LAWS = (
         _limit,
         (other_answer,),
         _append_beyond,
+        idle=callers_duty,
     ),
 )
 
@@ -79,7 +80,7 @@ def _allocate_bounded(state: State, spec: "Specification", chooser: Chooser) -> 
     most = spec.geometry.max_tokens
     tokens = length_near_boundary(spec, state, chooser, 0, [most])
     size = spec.geometry.block_size
-    spare = [tokens, tokens + 1, tokens + size, tokens + 2 * size + 1]
+    spare = [tokens + 2 * size + 1, tokens + size, tokens + 1, tokens]
     limit = chooser.pick([n for n in spare if most is None or n <= most] or [most])
     return spec.operation(call("allocate", seq=seq, num_tokens=tokens, limit=limit))
 

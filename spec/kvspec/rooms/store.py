@@ -11,7 +11,7 @@ from attrs import frozen
 
 from kvspec.geometry import Geometry
 from kvspec.kernel.generation import live, new_ids
-from kvspec.kernel.law import Law
+from kvspec.kernel.law import Law, callers_duty
 from kvspec.kernel.names import plural, sequence_name
 from kvspec.kernel.operation import AnswerShape, Operation, SequenceOperation, Values
 from kvspec.kernel.outcome import DONE, Outcome
@@ -91,6 +91,7 @@ LAWS = (
         _write_bounds,
         (other_answer,),
         _write_beyond,
+        idle=callers_duty,
     ),
 )
 

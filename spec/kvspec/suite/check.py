@@ -17,6 +17,9 @@ from kvspec.traces.trace import Trace, TraceStep
 REPLAYS = 5
 """How often a violation must come again to be reduced."""
 
+HANG_AGAIN = 1.0
+"""Seconds after which a call counts as hanging in the replays of a trace that hung."""
+
 
 def _unwatched(done: int, of: int) -> None:
     pass
@@ -111,6 +114,9 @@ def explain(tested: Target, violation: Trace, timeout: float) -> tuple[Trace, in
     It is run again with a full look after every step, where that breaks a law as well, since
     that fails earlier and explains better; then reduced, if it comes again every time.
     """
+    if any(step.outcome is not None and step.outcome.hangs for step in violation.steps):
+        # What hung once is told from what is slow by now: candidates need not wait as long.
+        timeout = min(timeout, HANG_AGAIN)
     reducer = Reducer(tested.make, timeout)
     count, full = reducer.reproduce(violation, 1, full=True)
     seen = full if count else violation

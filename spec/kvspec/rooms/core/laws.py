@@ -4,7 +4,7 @@ Each is a predicate over one step. `relevant` is cheap; `broken` explains with t
 """
 
 from kvspec.contract import Contract, History
-from kvspec.kernel.law import Law
+from kvspec.kernel.law import Law, callers_duty
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.perturb import (
     aliased,
@@ -48,7 +48,7 @@ def _well_formed(step: Step) -> str | None:
         case "raised":
             return f"the call raised {answer.value}, which is no answer of the interface."
         case "nonsense":
-            return f"the call answered {answer.value}, which is no answer of the interface."
+            return f"the call gave no answer of the interface: {answer.value}."
         case "hang":
             return "the call did not come back within the time that a call may take."
     if step.seen.oddities:
@@ -157,6 +157,8 @@ def _atomicity(step: Step) -> str | None:
 
 
 def _touches_live(step: Step) -> bool:
+    if step.answer.kind == "done" and not step.done:
+        return False
     return any(seq in step.after.sequences for seq in step.operation.touched)
 
 
@@ -316,6 +318,7 @@ MISUSE = Law(
     _misuse,
     (other_answer,),
     witnesses.misuse,
+    idle=callers_duty,
 )
 WELL_FORMED = Law(
     "well-formed",

@@ -187,29 +187,29 @@ class Append(SequenceOperation):
         if self.num_tokens == 0:
             yield spec.result(state, self, Outcome(DONE))
             return
-        held, grown = len(state.table(self.seq)), self._grown(state, spec)
-        growths = sorted({max(0, n - held) for n in spec.holdings(grown)})
+        table = state.table(self.seq)
+        holdings = spec.holdings(self._grown(state, spec))
+        growths = sorted({max(0, n - len(table)) for n in holdings})
+        more = [place for growth in growths for place in spec.places(state, growth, table)]
         entries = list(self._written_into(state, spec))
         ways = product(*(self._ways(state, spec, i, block) for i, block in entries))
-        for growth, chosen in product(growths, ways):
-            free = list(spec.free_blocks(state))
-            if growth + sum(bool(movers) for movers, _ in chosen) > len(free):
+        for grown, chosen in product(more, ways):
+            free = [block for block in spec.free_blocks(state) if block not in grown]
+            if sum(bool(movers) for movers, _ in chosen) > len(free):
                 continue
-            if not spec.well_placed((*state.table(self.seq), *free[:growth])):
-                continue
-            tables: dict[int, list[int | None]] = {self.seq: list(state.table(self.seq))}
+            tables: dict[int, list[int | None]] = {self.seq: list(table)}
             copies: list[Copy] = []
             for (_, block), (movers, copied) in zip(entries, chosen, strict=True):
                 if not movers:
                     continue
                 fresh = free.pop(0)
                 for seq in movers:
-                    table = tables.setdefault(seq, list(state.table(seq)))
-                    table[table.index(block)] = fresh
+                    theirs = tables.setdefault(seq, list(state.table(seq)))
+                    theirs[theirs.index(block)] = fresh
                 if copied:
                     copies.append(Copy(block, fresh))
-            tables[self.seq] += free[:growth]
-            seen: dict[int, Entries] = {seq: tuple(table) for seq, table in tables.items()}
+            tables[self.seq] += grown
+            seen: dict[int, Entries] = {seq: tuple(shown) for seq, shown in tables.items()}
             answer = Answer("done", copies=tuple(copies))
             yield spec.result(state, self, Outcome(answer, Observation(tables=seen)))
 

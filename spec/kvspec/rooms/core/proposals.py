@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import (
+    HUGE,
     ODD_LENGTHS,
     length_near_boundary,
     live,
@@ -27,12 +28,18 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
 
 
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    # Sequences that share their last block come twice: a write into it is what is easily wrong.
-    users = state.at().users
+    # Sequences that share their last block come more often: a write into it is what is easily
+    # wrong. Those that may not grow any more come less often.
+    users, most = state.at().users, spec.geometry.max_tokens
     sharers = [s for s in state.sequences if len(users.get(state.last_block(s), ())) > 1]
-    seq = chooser.pick((*live(state), *sharers))
+    growing = [
+        s
+        for s, sequence in state.sequences.items()
+        if sequence.length < min(b for b in (sequence.limit, most, HUGE) if b is not None)
+    ]
+    seq = chooser.pick((*live(state), *growing, *growing, *(s for s in sharers if s in growing)))
     sequence = state.sequences[seq]
-    bounds = [sequence.limit, spec.geometry.max_tokens]
+    bounds = [sequence.limit, most]
     return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))
 
 
@@ -66,6 +73,6 @@ def _was_refused(state: State, spec: "Specification") -> bool:
 PROPOSALS = (
     Proposal("allocate", room_for_another, _allocate, weight=2),
     Proposal("append", some_live, _append, weight=3),
-    Proposal("free", some_live, _free),
+    Proposal("free", some_live, _free, weight=3),
     Proposal("again", _was_refused, _again),
 )
