@@ -272,7 +272,8 @@ class Driver:
         next answer, is gone with it, or brings the allocator to fall. It is undone at once.
         """
         try:
-            if self._entries(earlier.raw) != earlier.entries:
+            same = type(earlier.raw) is list and tuple(earlier.raw) == earlier.entries
+            if not same and self._entries(earlier.raw) != earlier.entries:
                 return True
         except Nonsense:
             return True

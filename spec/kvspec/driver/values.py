@@ -102,6 +102,10 @@ def block_id(value: object, blocks: range, what: str) -> int:
 
 def table(value: object, blocks: range, most: int) -> tuple[int, ...]:
     """A block table: a list, tuple or array of block ids."""
+    if isinstance(value, list | tuple) and len(value) <= most:  # what nearly all are, quickly
+        entries: tuple[Any, ...] = tuple(value)
+        if all(type(entry) is int and entry in blocks for entry in entries):
+            return entries
     if not (isinstance(value, Sequence | set | frozenset) or hasattr(value, "tolist")):
         raise Nonsense(f"the table is {shown(value)}, not a list, tuple or array")
     return tuple(

@@ -11,9 +11,12 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
+
+from attrs import define
 
 T = TypeVar("T")
 
@@ -40,50 +43,82 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     >>> within(5.0, lambda: 1 + 1)
     2
     """
-    if (
-        hasattr(signal, "setitimer")
-        and threading.current_thread() is threading.main_thread()
-        and signal.getitimer(signal.ITIMER_REAL)[0]
-        == 0.0  # else somebody else's alarm would be lost
-    ):
+    if threading.current_thread() is not threading.main_thread():
+        return _abandoning(seconds, work)
+    if _bell.armed:
+        return work()  # within another limit, which holds
+    if _bell.hung:
         return _interrupting(seconds, work)
-    return _abandoning(seconds, work)
+    with watching():
+        return _interrupting(seconds, work) if _bell.hung else _abandoning(seconds, work)
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Keep the alarm's handler installed for many calls; what was there before comes back.
+
+    Without it each call installs and removes the handler, which takes as long as a step.
+    """
+    if (
+        _bell.hung
+        or threading.current_thread() is not threading.main_thread()
+        or not hasattr(signal, "setitimer")
+        or signal.getitimer(signal.ITIMER_REAL)[0] != 0.0  # somebody else's alarm would be lost
+    ):
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, _ring)
+    _bell.hung = True
+    try:
+        yield
+    finally:
+        _bell.hung = False
+        signal.signal(signal.SIGALRM, previous or signal.SIG_DFL)
 
 
 # ------------------------------------------------------------------------- on the main thread
 
 
+@define
+class _Bell:
+    """The one alarm of the process: whether its handler is installed, and what it did."""
+
+    hung: bool = False
+    armed: bool = False
+    rings: int = 0
+
+
+_bell = _Bell()
+
+
+def _ring(signum: int, frame: FrameType | None) -> None:
+    if not _bell.armed:  # it was on its way when the call came back
+        return
+    _bell.rings += 1
+    if _bell.rings > _PATIENCE:
+        _lay_trap(frame)
+    raise TimeUp
+
+
 def _interrupting(seconds: float, work: Callable[[], T]) -> T:
-    armed, rings = True, 0
     tracing = sys.gettrace()
-
-    def ring(signum: int, frame: FrameType | None) -> None:
-        nonlocal rings
-        if not armed:  # it was on its way when the call came back
-            return
-        rings += 1
-        if rings > _PATIENCE:
-            _lay_trap(frame)
-        raise TimeUp
-
-    previous = signal.signal(signal.SIGALRM, ring)
+    _bell.rings, _bell.armed = 0, True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, _INSIST)
         result = work()
     except KeyboardInterrupt:
         raise
     except BaseException:
-        if rings:
+        if _bell.rings:
             raise TimeUp from None
         raise
     finally:
         # The first statement, before any call: an alarm is only ever handled in between calls.
-        armed = False
+        _bell.armed = False
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        if rings > _PATIENCE:
+        if _bell.rings > _PATIENCE:
             sys.settrace(tracing)
-        signal.signal(signal.SIGALRM, previous or signal.SIG_DFL)
-    if rings:
+    if _bell.rings:
         raise TimeUp
     return result
 

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, GeometryRefused
 from kvspec.driver.target import Target
+from kvspec.driver.watchdog import watching
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.session import Session
 from kvspec.kernel import generation
@@ -200,7 +201,8 @@ def run_machine(
         )
         machine = seed(seed_number + episodes)(machine_for(target, run, timeout))
         try:
-            run_state_machine_as_test(machine, settings=limits)
+            with watching():
+                run_state_machine_as_test(machine, settings=limits)
             break
         except (LawBroken, Flaky):
             # Flaky means that the same draws led elsewhere: an allocator may be as random as it

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
+from kvspec.driver.watchdog import watching
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.session import Session
 from kvspec.kernel.specification import Specification
@@ -26,9 +27,10 @@ def run(
     Raises `NotBuilt` where the factory makes no allocator.
     """
     session = Session(make, spec, name=name, timeout=timeout, ledger=ledger)
-    for step in steps:
-        if session.perform(step.operation, step.look):
-            break
+    with watching():
+        for step in steps:
+            if session.perform(step.operation, step.look):
+                break
     return session.trace
 
 
