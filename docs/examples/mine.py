@@ -1,5 +1,4 @@
 """A first-fit allocator. It imports nothing of kvspec, which knows errors by their names."""
-# ruff: noqa: D102 (the interface says what its methods do)
 
 OutOfBlocks = type("OutOfBlocks", (Exception,), {})
 InvalidLength = type("InvalidLength", (Exception,), {})

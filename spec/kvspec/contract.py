@@ -6,11 +6,13 @@ legitimate and always counted in the report. A factory carries its contract as t
 `contract`, or the command line gives one.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from attrs import field, fields, frozen
+from attrs.validators import optional
 
 from kvspec.geometry import Geometry, blocks_for
+from kvspec.validation import at_least, each, of, one_of
 
 
 @frozen
@@ -170,27 +172,26 @@ Reservation = Paged | Granular | ToMax | Pow2 | Exact | Doubling | Unspecified
 
 
 Placement = Literal["anywhere", "contiguous", "aligned", "slots"]
+EagerFork = Literal["none", "tail", "all"]
+Misuse = Literal["raises", "callers_duty"]
+MaxTokens = Literal["optional", "required", "none"]
 
 
 @frozen
 class Geometries:
     """The geometries that an allocator can be built with; the suite stays inside."""
 
-    min_blocks: int = 1
-    max_blocks: int | None = None
-    block_sizes: tuple[int, ...] | None = None
-    max_tokens: Literal["optional", "required", "none"] = "optional"
+    min_blocks: int = field(default=1, validator=at_least(1))
+    max_blocks: int | None = field(default=None, validator=optional(at_least(1)))
+    block_sizes: tuple[int, ...] | None = field(default=None, validator=optional(each(at_least(1))))
+    max_tokens: MaxTokens = field(default="optional", validator=one_of(MaxTokens))
 
     def __attrs_post_init__(self) -> None:
         """Raise `ValueError` for a set of geometries that is empty."""
-        if self.min_blocks < 1 or (self.max_blocks or self.min_blocks) < self.min_blocks:
+        if self.max_blocks is not None and self.max_blocks < self.min_blocks:
             raise ValueError(
                 f"no geometry has between {self.min_blocks} and {self.max_blocks} blocks"
             )
-        if self.block_sizes is not None and not (
-            self.block_sizes and all(size >= 1 for size in self.block_sizes)
-        ):
-            raise ValueError(f"block sizes must be at least 1 token, not {self.block_sizes}")
 
     def admits(self, geometry: Geometry) -> bool:
         """Whether an allocator with this contract can be built with `geometry`."""
@@ -223,19 +224,21 @@ class Contract:
     ('relocates', 'first_block')
     """
 
-    capabilities: tuple[str, ...] | None = field(default=None, kw_only=True)
-    reservation: Reservation = field(factory=Paged, kw_only=True)
-    placement: Placement = field(default="anywhere", kw_only=True)
-    relocates: bool = field(default=False, kw_only=True)
-    eager_fork: Literal["none", "tail", "all"] = field(default="none", kw_only=True)
-    misuse: Literal["raises", "callers_duty"] = field(default="raises", kw_only=True)
-    first_block: int = field(default=0, kw_only=True)
-    geometries: Geometries = field(factory=Geometries, kw_only=True)
+    capabilities: tuple[str, ...] | None = field(
+        default=None, kw_only=True, validator=optional(each(of(str)))
+    )
+    reservation: Reservation = field(
+        factory=Paged, kw_only=True, validator=of(*get_args(Reservation))
+    )
+    placement: Placement = field(default="anywhere", kw_only=True, validator=one_of(Placement))
+    relocates: bool = field(default=False, kw_only=True, validator=of(bool))
+    eager_fork: EagerFork = field(default="none", kw_only=True, validator=one_of(EagerFork))
+    misuse: Misuse = field(default="raises", kw_only=True, validator=one_of(Misuse))
+    first_block: int = field(default=0, kw_only=True, validator=at_least(0))
+    geometries: Geometries = field(factory=Geometries, kw_only=True, validator=of(Geometries))
 
     def __attrs_post_init__(self) -> None:
         """Raise `ValueError` for a contract that no allocator can keep."""
-        if self.first_block < 0:
-            raise ValueError(f"first_block must be at least 0, not {self.first_block}")
         if self.placement == "slots" and not isinstance(self.reservation, ToMax):
             raise ValueError("slots are rooms of one size: their reservation is ToMax")
         if isinstance(self.reservation, ToMax) and self.geometries.max_tokens != "required":

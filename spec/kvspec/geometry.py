@@ -9,10 +9,12 @@ The functions are the arithmetic kernel that CrossHair confirms for symbolic siz
 for Large Language Model Serving with PagedAttention", SOSP 2023.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
+from attrs.validators import optional
+
+from kvspec.validation import at_least
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -67,19 +69,6 @@ class Place(NamedTuple):
 DEVICE = Place()
 
 
-def _whole(low: int, optional: bool = False) -> Callable[[object, "Attribute[Any]", object], None]:
-    """An attrs validator: an int (not a bool) of at least `low`, or `None` where optional."""
-
-    def check(instance: object, attribute: "Attribute[Any]", value: object) -> None:
-        if optional and value is None:
-            return
-        if type(value) is not int or value < low:
-            kind = "None or an int" if optional else "an int"
-            raise ValueError(f"{attribute.name} must be {kind} of at least {low}, not {value!r}")
-
-    return check
-
-
 @frozen
 class Geometry:
     """What an allocator is built with: the sizes of its pools, in blocks and tokens.
@@ -90,11 +79,11 @@ class Geometry:
     128
     """
 
-    num_blocks: int = field(validator=_whole(1))
-    block_size: int = field(validator=_whole(1))
-    num_host_blocks: int = field(default=0, kw_only=True, validator=_whole(0))
-    window: int | None = field(default=None, kw_only=True, validator=_whole(1, optional=True))
-    max_tokens: int | None = field(default=None, kw_only=True, validator=_whole(1, optional=True))
+    num_blocks: int = field(validator=at_least(1))
+    block_size: int = field(validator=at_least(1))
+    num_host_blocks: int = field(default=0, kw_only=True, validator=at_least(0))
+    window: int | None = field(default=None, kw_only=True, validator=optional(at_least(1)))
+    max_tokens: int | None = field(default=None, kw_only=True, validator=optional(at_least(1)))
     groups: None = field(default=None, kw_only=True)
 
     @property

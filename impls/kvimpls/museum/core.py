@@ -20,13 +20,14 @@ class LeakOnRefusal(Reference):
 
 
 class OffByOneAtBoundary(Reference):
-    """Growing takes the next block one token early, when the last one is full and not beyond.
+    """The last block of a table counts as having one slot more, so the next is taken too late.
 
-    Wenyueh/MinivLLM#85, where the length that is tested already counts the new token.
+    Wenyueh/MinivLLM#85, where the length that is tested already counts the new token, so that
+    the first token of a next block is let through when there is none for it.
     """
 
     def _growth(self, sequence: SequenceState, length: int) -> int:
-        return super()._growth(sequence, length + 1)
+        return super()._growth(sequence, length - bool(sequence.blocks))
 
 
 class AliasedTable(Reference):
@@ -56,10 +57,12 @@ class HalfDoneAppend(Reference):
 
 
 class SpuriousRefusalAtExactFit(Reference):
-    """What needs exactly the free blocks is refused.
+    """What needs exactly the free blocks is refused, although `can_allocate` says OK.
 
-    microsoft/onnxruntime-genai#2333, where the comparison was strict.
+    microsoft/onnxruntime-genai#2333, where a comparison was strict.
     """
 
-    def _fits(self, count: int) -> bool:
-        return count < len(self._free)
+    def _take(self, count: int) -> list[int]:
+        if count >= len(self._free):
+            raise OutOfBlocks(f"{count} blocks are needed, {len(self._free)} are free")
+        return super()._take(count)

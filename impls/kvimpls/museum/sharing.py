@@ -5,16 +5,19 @@ from kvspec import Copy
 
 
 class DoubleHandOut(Reference):
-    """The first of a block's users to be freed puts it on the free list, whoever else has it.
+    """Freeing puts all blocks of a sequence on the free list, also those that another still has.
 
     apache/tvm#16666, where a fork did not raise the count that freeing its child lowered.
+    Here this is the quick way of freeing, gone only while nothing is in flight.
     """
 
     def free(self, seq: int) -> list[Copy]:
-        """End `seq`, as though no other sequence had its blocks."""
-        for block in self._sequence(seq).blocks:
-            self._references[block] = min(self._references[block], 1)
-        return super().free(seq)
+        """End `seq`, and hand back what is its own and what is not."""
+        blocks = self._sequence(seq).blocks
+        answer = super().free(seq)
+        if not self._leases:
+            self._free += [block for block in blocks if self._references[block]]
+        return answer
 
 
 class ForgottenCopyOnWrite(Reference):
@@ -28,12 +31,16 @@ class ForgottenCopyOnWrite(Reference):
 
 
 class CountNotDecremented(Reference):
-    """Copy-on-write forgets to lower the count of the old block, which is then never freed.
+    """Freeing one of several users of a full block does not lower its count.
 
-    The same loss as jjang-ai/vmlx#68, where finished requests kept their references.
+    So it is not free when the last of them has gone. jjang-ai/vmlx#68, where finished requests
+    kept their references. Only full blocks, as in a prefix cache: nobody writes into them, so
+    that a count too high does not show as a needless copy before it shows as a leak.
     """
 
-    def _copy_on_write(self, sequence: SequenceState, index: int, fresh: int) -> Copy:
-        copy = super()._copy_on_write(sequence, index, fresh)
-        self._references[copy.source] += 1
-        return copy
+    def free(self, seq: int) -> list[Copy]:
+        """End `seq`; its full blocks that others have keep their count."""
+        sequence = self._sequence(seq)
+        full = sequence.blocks[: sequence.length // self._geometry.block_size]
+        self._references.update(block for block in full if self._references[block] > 1)
+        return super().free(seq)

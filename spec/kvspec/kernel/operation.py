@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import evolve, frozen
 
-from kvspec.geometry import blocks_for
 from kvspec.kernel.events import Event, Written
 from kvspec.kernel.outcome import DONE, Answer, Outcome
 from kvspec.kernel.state import Entries, State
@@ -116,6 +115,10 @@ class Operation:
         """The fresh blocks that a success takes; asked only where no error applies."""
         return Need(0)
 
+    def asks(self, state: State, spec: "Specification") -> int:
+        """The blocks that a wrong call would take if it were right, as far as one can say."""
+        return 0
+
     def history(self, state: State, spec: "Specification") -> Iterator[Event]:
         """The events of a success that come before the tables are looked at."""
         yield from ()
@@ -194,11 +197,8 @@ def expect(operation: Operation, state: State, spec: "Specification") -> Expecte
     available = spec.available(state)
     errors = operation.errors(state, spec) | spec.guards(state, operation)
     if errors:
-        # Where several errors apply any may be raised, and a length that is larger than all
-        # that is free is one more, for a call that takes blocks.
-        tokens = whole(getattr(operation, "num_tokens", 0)) or 0
-        takes = operation.answers == "copies"
-        short = takes and blocks_for(tokens, spec.geometry.block_size) > available
+        # Where several errors apply any may be raised, and too few free blocks are one more.
+        short = operation.asks(state, spec) > available
         return Expected(errors=errors, done=False, refused=short, available=available)
     need = operation.need(state, spec)
     return Expected(

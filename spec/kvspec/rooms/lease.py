@@ -148,10 +148,15 @@ def _no_reuse(step: Step) -> str | None:
     pinned = _in_flight(step)
     for seq, block in step.entered:
         if block in pinned:
-            holders = " and ".join(_holder_text(h) for h in step.after.at().pins[block])
             return (
                 f"block {block} was handed to {sequence_name(seq)} while it is in flight "
-                f"under {holders}."
+                f"under {_holders_text(step, block)}."
+            )
+    for copy in step.copies:
+        if copy.destination in pinned:
+            return (
+                f"block {copy.source} was copied over block {copy.destination} while that is "
+                f"in flight under {_holders_text(step, copy.destination)}."
             )
     left, free = step.after.at().pinned_only, step.seen.free
     expected = step.spec.available(step.after)
@@ -161,6 +166,10 @@ def _no_reuse(step: Step) -> str | None:
             f"free; the allocator says {free}."
         )
     return None
+
+
+def _holders_text(step: Step, block: int) -> str:
+    return " and ".join(_holder_text(holder) for holder in step.after.at().pins[block])
 
 
 def _holder_text(holder: Holder) -> str:
@@ -185,7 +194,8 @@ LAWS = (
     Law(
         "in-flight",
         "lease",
-        "Until a lease ends, its blocks are neither handed out nor counted as free.",
+        "Until a lease ends, its blocks are neither handed out, nor copied over, nor counted as "
+        "free.",
         "sgl-project/sglang#35049, vllm-project/vllm#46278",
         _something_in_flight,
         _no_reuse,

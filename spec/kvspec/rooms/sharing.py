@@ -65,6 +65,11 @@ class Fork(Operation):
         """One block for each entry that the contract copies at once."""
         return Need(len(copied_at_once(state, spec, self.parent)))
 
+    def asks(self, state: State, spec: "Specification") -> int:
+        """The blocks that would be copied at once, of a parent that there is."""
+        known = self.parent in state.sequences
+        return len(copied_at_once(state, spec, self.parent)) if known else 0
+
     def history(self, state: State, spec: "Specification") -> Iterator[Event]:
         """The child has the parent's history."""
         yield Cloned(self.parent, self.child)

@@ -100,18 +100,14 @@ def _drop(case: Case) -> Iterator[Case]:
 
 
 def _merge(case: Case) -> Iterator[Case]:
-    """A sequence grows once instead of twice, in the place of either."""
+    """A sequence grows once instead of twice, where it grew or started first."""
     for j, later in enumerate(case.steps):
-        seq = later.operation.touched
         for i in range(j - 1, -1, -1):
             earlier = case.steps[i].operation
-            if later.operation.method == "append" and earlier.touched == seq:
+            if later.operation.method == "append" and earlier.touched == later.operation.touched:
                 if earlier.method in ("allocate", "append"):
                     total = _tokens(earlier) + _tokens(later.operation)
-                    merged = _changed(case, i, "num_tokens", total).steps
-                    yield evolve(case, steps=merged[:j] + merged[j + 1 :])
-                    moved = (*merged[i + 1 : j], merged[i], *merged[j + 1 :])
-                    yield evolve(case, steps=merged[:i] + moved)
+                    yield _without(_changed(case, i, "num_tokens", total), j, j + 1)
                 break
 
 
@@ -120,26 +116,20 @@ def _tokens(operation: Operation) -> int:
 
 
 def _join(case: Case) -> Iterator[Case]:
-    """A sequence is not started; another does what it did, instead of its own or besides."""
+    """A sequence is not started; another does what it did besides its own, and ends once."""
     for i, step in enumerate(case.steps):
         started = step.operation.touched
         if step.operation.subjects == started or not started:
             continue
         for other in dict.fromkeys(seq for s in case.steps for seq in s.operation.touched):
-            yield _renamed(case, i, {started[0]: other, other: started[0]})
-            joined = _renamed(case, i, {started[0]: other})
+            names = {started[0]: other}
+            later = (evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :])
+            joined = evolve(case, steps=(*case.steps[:i], *later))
             yield joined
-            # The two ended one after the other, and the one ends only once.
-            for j, later in enumerate(joined.steps):
-                if later.operation.method == "free" and later.operation.touched == (other,):
+            for j, end in enumerate(joined.steps):
+                if end.operation.method == "free" and end.operation.touched == (other,):
                     yield _without(joined, j, j + 1)
                     break
-
-
-def _renamed(case: Case, i: int, names: dict[int, int]) -> Case:
-    """Without step `i`, and other names from there on."""
-    later = (evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :])
-    return evolve(case, steps=(*case.steps[:i], *later))
 
 
 def _drop_and_raise(case: Case) -> Iterator[Case]:

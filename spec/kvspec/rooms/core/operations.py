@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from kvspec.contract import History, Unspecified
-from kvspec.geometry import table_index
+from kvspec.geometry import blocks_for, table_index
 from kvspec.interface import Copy
 from kvspec.kernel.events import Ended, Event, Grew, Started, Written
 from kvspec.kernel.operation import (
@@ -77,6 +77,13 @@ class Allocate(SequenceOperation):
             may_refuse=isinstance(spec.contract.reservation, Unspecified),
         )
 
+    def asks(self, state: State, spec: "Specification") -> int:
+        """The reservation; the blocks that the tokens fill, where the lengths make no sense."""
+        bound = () if self.limit is None else (whole(self.limit),)
+        if length_errors(self.num_tokens, *bound) or None in bound:
+            return blocks_for(max(0, whole(self.num_tokens) or 0), spec.geometry.block_size)
+        return spec.least(self._past(spec))
+
     def _past(self, spec: "Specification") -> History:
         return History(
             allocated=self.num_tokens,
@@ -129,7 +136,7 @@ class Append(SequenceOperation):
         """The id is unknown, or the length is not one or leads beyond a bound."""
         sequence = state.sequences.get(self.seq)
         if sequence is None:
-            return length_errors(self.num_tokens) | {"UnknownSequence"}
+            return length_errors(self.num_tokens, spec.geometry.max_tokens) | {"UnknownSequence"}
         room = [
             bound - sequence.length
             for bound in (sequence.limit, spec.geometry.max_tokens)
@@ -148,6 +155,10 @@ class Append(SequenceOperation):
             target=spec.target(grown),
             may_refuse=isinstance(spec.contract.reservation, Unspecified),
         )
+
+    def asks(self, state: State, spec: "Specification") -> int:
+        """The blocks that the tokens fill."""
+        return blocks_for(max(0, whole(self.num_tokens) or 0), spec.geometry.block_size)
 
     def _grown(self, state: State, spec: "Specification") -> History:
         """The past of the sequence, with the length that it is to have."""

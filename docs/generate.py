@@ -1,0 +1,344 @@
+"""Writes the parts of the documents that are made from the code.
+
+`python docs/generate.py` writes them; with `--check` it writes nothing, names the files that
+are stale, and exits 1 if there are any. `laws.md` is made as a whole. In the other files the
+text between `<!-- generated: NAME -->` and `<!-- end of NAME -->` is.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(DOCS / "examples"))
+
+import faults  # noqa: E402  # a neighbour, found by the line above
+import mistakes  # noqa: E402  # the same
+
+from kvimpls import museum  # noqa: E402  # the same
+from kvspec import Contract, check_allocator  # noqa: E402  # the same
+from kvspec.driver.target import TargetError, plain_geometry, target  # noqa: E402  # the same
+from kvspec.kernel.law import Law  # noqa: E402  # the same
+from kvspec.kernel.names import call_text  # noqa: E402  # the same
+from kvspec.rooms import CAPABILITIES, LAWS, OPERATIONS, specification  # noqa: E402  # the same
+from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
+from kvspec.traces.export import as_pytest  # noqa: E402  # the same
+from kvspec.traces.table import as_text  # noqa: E402  # the same
+from kvspec.traces.trace import CONVERTER, Trace  # noqa: E402  # the same
+
+WIDTH = 96
+"""Columns of a counterexample on a page."""
+
+BROKEN_BY: Mapping[str, type] = {
+    "limit": faults.ForgetsTheLimit,
+    "write-bounds": faults.WritesUnreservedSlots,
+    "misuse": faults.FreesTheUnknown,
+    "well-formed": faults.SaysYesOrNo,
+    "snapshot": museum.AliasedTable,
+    "can-allocate": faults.AdmitsByPoolSize,
+    "in-flight": museum.FirstLeaseReleases,
+    "copy-on-write": museum.ForgottenCopyOnWrite,
+    "fork": faults.ForksFullBlocksOnly,
+    "no-overlap": faults.FreesTwice,
+    "needless-copy": faults.CopiesBeforeEveryWrite,
+    "placement": faults.TakesFromTheTop,
+    "atomicity": museum.HalfDoneAppend,
+    "frame": faults.FreesForAll,
+    "bounded-waste": museum.OffByOneAtBoundary,
+    "retry": faults.RefusesAtFirst,
+    "admission": museum.SpuriousRefusalAtExactFit,
+    "ref-count": museum.DoubleHandOut,
+    "conservation": museum.LeakOnRefusal,
+    "read-back": faults.ForgetsToReport,
+}
+"""For each law an allocator that breaks it before any other: an exhibit where there is one."""
+
+
+def name_of(kind: type) -> str:
+    """The target by which a reader can check this allocator."""
+    if kind.__module__.startswith("kvimpls.museum"):
+        return f"kvimpls.museum:{kind.__name__}"
+    return f"docs/examples/{kind.__module__}.py:{kind.__name__}"
+
+
+@cache
+def counterexample(kind: type) -> Trace:
+    """What `kvspec check --profile quick` finds in this allocator."""
+    trace = check_allocator(kind, name=name_of(kind), profile="quick").trace
+    if trace is None:
+        raise SystemExit(f"{name_of(kind)} was found to be right: it shows nothing")
+    return trace
+
+
+def text_block(text: str, language: str = "text") -> str:
+    """A fenced block."""
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+# ------------------------------------------------------------------------ the page of laws
+
+
+def linked(source: str) -> str:
+    """A source, with its issues as links."""
+    link = r"[\1#\2](https://github.com/\1/issues/\2)"
+    return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", link, source)
+
+
+def first_sentence(thing: object) -> str:
+    """The first sentence of a docstring, without its full stop."""
+    return (thing.__doc__ or "").strip().split(".\n")[0].split("\n\n")[0].rstrip(".")
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def one_field_contracts() -> Iterator[tuple[str, Contract]]:
+    """The contracts that differ from the strict one in one field of few values."""
+    yield "misuse=callers_duty", Contract(misuse="callers_duty")
+    yield "relocates=true", Contract(relocates=True)
+    yield "eager_fork=tail", Contract(eager_fork="tail")
+    yield "eager_fork=all", Contract(eager_fork="all")
+
+
+def _claims(law: Law, contract: Contract) -> bool:
+    laws = specification(plain_geometry(contract), contract, CAPABILITIES).laws
+    return law in laws and not law.idle(contract)
+
+
+def silence_of(law: Law) -> str:
+    """Under which contracts the law claims nothing; empty where there are none."""
+    if not _claims(law, Contract()):
+        return "- It claims nothing under the strict contract."
+    silent = [f"`{text}`" for text, contract in one_field_contracts() if not _claims(law, contract)]
+    return f"- It claims nothing under the contract {' or '.join(silent)}." if silent else ""
+
+
+def witness_of(law: Law) -> str:
+    """The calls of the law's witness, in the plainest geometry."""
+    calls = law.witness(plain_geometry(Contract()))
+    return "\n".join(call_text(OPERATIONS[call.method](**call.fields)) for call in calls)
+
+
+def section(law: Law) -> str:
+    """What the page says of one law."""
+    kind = BROKEN_BY.get(law.id)
+    if kind is None:
+        raise SystemExit(f"no allocator shows how {law.id} is broken: add one to BROKEN_BY")
+    trace = counterexample(kind)
+    if trace.law != law.id:
+        raise SystemExit(f"{name_of(kind)} is to show {law.id}, and breaks {trace.law} first")
+    others = "; ".join(_uncapitalised(first_sentence(other)) for other in law.shaken_by)
+    lines = [
+        f"## {law.id}",
+        "",
+        f"**{law.statement}**",
+        "",
+        f"- Capability: {law.capability}",
+        f"- Source: {linked(law.source)}",
+        f"- Other outcomes that are tried: {others}.",
+    ]
+    if silence := silence_of(law):
+        lines.append(silence)
+    lines += [
+        "",
+        f"Witness: {first_sentence(law.witness)}.",
+        "",
+        text_block(witness_of(law)),
+        "",
+        f"Broken by `{name_of(kind)}`: {first_sentence(kind)}.",
+        "",
+        text_block(as_text(trace, width=WIDTH)),
+    ]
+    return "\n".join(lines)
+
+
+def laws_page() -> str:
+    """The page of laws, in the published order."""
+    geometry = plain_geometry(Contract())
+    rows = [f"| [{law.id}](#{law.id}) | {law.capability} | {law.statement} |" for law in LAWS]
+    head = f"""\
+<!-- Made by docs/generate.py from the code: change that, not this. -->
+
+# The laws
+
+Every law is asked of every step, and all that are broken are recorded. The one that is
+reported is the first in the order of this page: the most specific first, since it explains
+best, and read-back last, since it sees everything and explains least. A trace stops at the
+first step that breaks a law.
+
+A law *bites* in a step where it is relevant and would reject some other outcome of that step;
+each law below says which other outcomes are tried. Its *witness* is a short script in which it
+bites, and which is run before anything else. The witnesses below are for
+{geometry.num_blocks} blocks of {geometry.block_size} tokens. The counterexamples are what
+`kvspec check` prints for an allocator with that fault; [reading-traces.md](reading-traces.md)
+says how to read them.
+
+| law | capability | statement |
+|---|---|---|
+"""
+    return head + "\n".join(rows) + "\n\n" + "\n\n".join(section(law) for law in LAWS) + "\n"
+
+
+# ------------------------------------------------------------------------ the other parts
+
+
+def mine() -> str:
+    """The example of one's own allocator, literally."""
+    return text_block((DOCS / "examples" / "mine.py").read_text(encoding="utf-8"), "python")
+
+
+def shown_counterexample() -> str:
+    """The counterexample with which `make check` ends."""
+    return text_block(as_text(counterexample(museum.ForgottenCopyOnWrite), width=WIDTH))
+
+
+def moving_counterexample() -> str:
+    """A counterexample in which blocks change hands."""
+    return text_block(as_text(counterexample(faults.CopiesBeforeEveryWrite), width=WIDTH))
+
+
+def flight_counterexample() -> str:
+    """A counterexample with leases."""
+    return text_block(as_text(counterexample(museum.FirstLeaseReleases), width=WIDTH))
+
+
+def unsteady_counterexample() -> str:
+    """How the heading reads when the violation did not come again."""
+    trace = evolve(counterexample(museum.LeakOnRefusal), reduced=False)
+    return text_block(as_text(trace, reproduced=2, replays=5, width=WIDTH).split("\n\n")[0])
+
+
+def trace_as_json() -> str:
+    """A trace as it is saved, laid out for the page."""
+    data = CONVERTER.unstructure(counterexample(museum.LeakOnRefusal))
+    return text_block(_laid_out(data), "json")
+
+
+def _laid_out(data: Any, indent: int = 0) -> str:
+    flat = json.dumps(data)
+    if indent and (len(flat) + indent <= WIDTH - 20 or not isinstance(data, dict | list)):
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(data, dict):
+        inner = [f"{pad}{json.dumps(key)}: {_laid_out(data[key], indent + 2)}" for key in data]
+        return "{\n" + ",\n".join(inner) + "\n" + " " * indent + "}"
+    inner = [pad + _laid_out(item, indent + 2) for item in data]
+    return "[\n" + ",\n".join(inner) + "\n" + " " * indent + "]"
+
+
+def exported() -> str:
+    """A trace as a test, as it is exported: no tool may format it."""
+    block = text_block(as_pytest(counterexample(museum.LeakOnRefusal)), "python")
+    return f"<!-- fmt: off -->\n{block}\n<!-- fmt: on -->"
+
+
+def _mistakes() -> Iterator[type]:
+    for thing in vars(mistakes).values():
+        if isinstance(thing, type) and thing.__module__ == "mistakes":
+            yield thing
+
+
+def _setup_error(kind: type) -> str | None:
+    try:
+        target(kind, name_of(kind))
+    except TargetError as error:
+        return str(error)
+    return None
+
+
+def setup_mistakes() -> str:
+    """The mistakes that are found before anything is run, and the lines that say so."""
+    parts = [
+        f"{first_sentence(kind)}:\n\n{text_block(f'kvspec: {error}')}"
+        for kind in _mistakes()
+        if (error := _setup_error(kind)) is not None
+    ]
+    return "\n\n".join(parts)
+
+
+def contract_mistakes() -> str:
+    """Texts that give no contract, and the lines that say so."""
+    texts = ("strict", "eager_frok=tail", "eager_fork=some", "reservation=Granular:0")
+    lines = []
+    for text in texts:
+        try:
+            parse_contract(text, Contract())
+        except ContractError as error:
+            lines += [f"$ kvspec check reference --contract {text}", f"kvspec: {error}"]
+    return text_block("\n".join(lines))
+
+
+def law_mistakes() -> str:
+    """The mistakes that a law finds, and what it says."""
+    parts = []
+    for kind in _mistakes():
+        if _setup_error(kind) is None:
+            breach = counterexample(kind).breaches[0]
+            said = text_block(f"{breach.law}: {breach.because}")
+            parts.append(f"{first_sentence(kind)}:\n\n{said}")
+    return "\n\n".join(parts)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "mine": mine,
+    "counterexample": shown_counterexample,
+    "moving counterexample": moving_counterexample,
+    "counterexample in flight": flight_counterexample,
+    "unsteady counterexample": unsteady_counterexample,
+    "trace as JSON": trace_as_json,
+    "trace as a test": exported,
+    "mistakes at set-up": setup_mistakes,
+    "mistakes in a contract": contract_mistakes,
+    "mistakes that laws find": law_mistakes,
+}
+
+
+def _filled(text: str) -> str:
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<!-- generated: {name} -->\n{PARTS[name]()}\n<!-- end of {name} -->"
+
+    return re.sub(
+        r"<!-- generated: (?P<name>[^>]+) -->\n.*?<!-- end of (?P=name) -->",
+        fill,
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every document that has generated text, with the text that it should have."""
+    yield DOCS / "laws.md", laws_page()
+    for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
+        if path.name != "laws.md":
+            text = path.read_text(encoding="utf-8")
+            if "<!-- generated: " in text:
+                yield path, _filled(text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the generated text, or with `--check` say what is stale."""
+    if arguments not in ([], ["--check"]):
+        print("usage: python docs/generate.py [--check]", file=sys.stderr)
+        return 2
+    stale = []
+    for path, text in pages():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.relative_to(ROOT))
+            if not arguments:
+                path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'stale: run python docs/generate.py' if arguments else 'written'}")
+    return 1 if stale and arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
