@@ -569,8 +569,8 @@ IMPOSSIBLE: dict[str, Any] = {
     "at least 1 token, not 1.5": lambda: Granular(1.5),
     "min_blocks must be at least 1, not 0": lambda: Geometries(min_blocks=0),
     "no geometry has between 5 and 3 blocks": lambda: Geometries(min_blocks=5, max_blocks=3),
-    r"block sizes must be at least 1 token, not \(\)": lambda: Geometries(block_sizes=()),
-    r"block sizes must be at least 1 token, not \(4, 0\)": lambda: Geometries(block_sizes=(4, 0)),
+    r"block_sizes must be a tuple, not empty, not \(\)": lambda: Geometries(block_sizes=()),
+    "block_sizes must be at least 1, not 0": lambda: Geometries(block_sizes=(4, 0)),
 }
 
 

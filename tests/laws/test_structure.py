@@ -66,7 +66,7 @@ def relative(path: Path) -> str:
 KERNEL = modules(SPEC / "kernel")
 ROOMS = [path for path in modules(SPEC / "rooms") if path != SPEC / "rooms" / "__init__.py"]
 REGISTRY = SPEC / "rooms" / "__init__.py"
-ARITHMETIC = [SPEC / "geometry.py", SPEC / "contract.py", SPEC / "interface.py"]
+ARITHMETIC = [SPEC / f"{name}.py" for name in ("geometry", "contract", "interface", "validation")]
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=relative)
@@ -82,7 +82,13 @@ def test_no_room_imports_another(path):
 def test_the_kernel_imports_no_room_no_driver_and_no_engine(path):
     """The kernel knows geometry, contract and interface, and nothing that is built on it."""
     ours = {name for name in imported(path, SPEC) if within(name, "kvspec")}
-    known = ("kvspec.kernel", "kvspec.geometry", "kvspec.contract", "kvspec.interface")
+    known = (
+        "kvspec.kernel",
+        "kvspec.geometry",
+        "kvspec.contract",
+        "kvspec.interface",
+        "kvspec.validation",
+    )
     assert not {name for name in ours if not any(within(name, one) for one in known)}
 
 
@@ -91,7 +97,13 @@ def test_rooms_are_built_on_the_kernel_alone(path):
     """A room imports neither the driver, nor an engine, nor what reports and saves."""
     ours = {name for name in imported(path, SPEC) if within(name, "kvspec")}
     known = (
-        *("kvspec.kernel", "kvspec.geometry", "kvspec.contract", "kvspec.interface"),
+        *(
+            "kvspec.kernel",
+            "kvspec.geometry",
+            "kvspec.contract",
+            "kvspec.interface",
+            "kvspec.validation",
+        ),
         "kvspec.rooms",
     )
     assert not {name for name in ours if not any(within(name, one) for one in known)}
