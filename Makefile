@@ -24,7 +24,7 @@ check: install
 	@echo "make check: passed; the counterexample above is the expected one"
 
 test: lint types
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 lint: install
 	$(BIN)/ruff check .
