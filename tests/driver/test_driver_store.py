@@ -198,7 +198,7 @@ def test_a_reading_that_is_none_is_reported(deed, text):
 )
 def test_contents_that_are_not_exact_are_reported(deed):
     """Mixed columns and inexact values are not what was written."""
-    reported(reading(deed), "read-back", "it reads what no sequence wrote")
+    reported(reading(deed), "read-back", "it reads what nobody wrote")
 
 
 def test_contents_in_the_wrong_order_are_reported():
@@ -275,9 +275,9 @@ class NoBounds(Store):
 @pytest.mark.parametrize(
     ("make", "law", "text"),
     [
-        (ForgetsTheCopy, "read-back", "it reads what no sequence wrote"),
-        (NarrowInside, "read-back", "it reads what no sequence wrote"),
-        (KeepsTheBuffer, "read-back", "it reads what no sequence wrote"),
+        (ForgetsTheCopy, "read-back", "it reads what nobody wrote"),
+        (NarrowInside, "read-back", "it reads what nobody wrote"),
+        (KeepsTheBuffer, "read-back", "it reads what nobody wrote"),
         (Failing, "well-formed", "write(A, 0, 1 rows) raised MemoryError('no room')"),
         (NoBounds, "write-bounds", "must fail with InvalidLength"),
     ],

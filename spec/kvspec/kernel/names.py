@@ -25,12 +25,24 @@ def entries_text(entries: Iterable[int | None]) -> str:
 
 
 def blocks_text(blocks: Iterable[int]) -> str:
-    """A set of blocks as it is shown, in ascending order.
+    """Some blocks as a sentence names them, in ascending order.
 
-    >>> blocks_text({2, 0})
-    '{0 2}'
+    >>> blocks_text({2}), blocks_text({2, 0, 1})
+    ('block 2', 'blocks 0, 1 and 2')
     """
-    return "{" + " ".join(str(block) for block in sorted(blocks)) + "}"
+    ids = [str(block) for block in sorted(blocks)]
+    if len(ids) == 1:
+        return f"block {ids[0]}"
+    return f"blocks {', '.join(ids[:-1])} and {ids[-1]}" if ids else "no block"
+
+
+def are(count: int, noun: str) -> str:
+    """A count with its noun and verb.
+
+    >>> are(1, "block"), are(0, "block")
+    ('1 block is', '0 blocks are')
+    """
+    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -39,11 +39,13 @@ class Values:
 class Need:
     """How many fresh blocks an operation takes, the fewest that the contract allows.
 
+    So many of them as `copied` are for entries that are shared and written into.
     Where placement matters, `held` is the extent that grows, and `target` the size of the one
     that the sequence would move to, if it may move.
     """
 
     fresh: int
+    copied: int = 0
     held: Entries = ()
     target: int = 0
     may_refuse: bool = False

@@ -79,7 +79,7 @@ def _agrees(step: Step) -> str | None:
         return None
     needs = plural(operation.fresh(step.spec), "block")
     return (
-        f"{plural(operation.num_tokens, 'token')} need {needs}, {step.expected.available} of "
+        f"{plural(operation.num_tokens, 'token')} take {needs}, {step.expected.available} of "
         f"{step.spec.geometry.num_blocks} are free, and max_tokens is "
         f"{step.spec.geometry.max_tokens}: the answer is {expected}, not {step.answer.value}."
     )

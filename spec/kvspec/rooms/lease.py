@@ -14,7 +14,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.generation import live, new_ids, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, sequence_name
+from kvspec.kernel.names import are, blocks_text, sequence_name
 from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
 from kvspec.kernel.outcome import DONE, Outcome
 from kvspec.kernel.perturb import other_count, other_table
@@ -158,14 +158,28 @@ def _no_reuse(step: Step) -> str | None:
                 f"block {copy.source} was copied over block {copy.destination} while that is "
                 f"in flight under {_holders_text(step, copy.destination)}."
             )
-    left, free = step.after.at().pinned_only, step.seen.free
+    left, free = _let_go_in_flight(step), step.seen.free
     expected = step.spec.available(step.after)
     if free is not None and 0 < free - expected <= len(left):
         return (
-            f"blocks {blocks_text(left)} are in flight, though in no table, so {expected} can be "
-            f"free; the allocator says {free}."
+            f"{blocks_text(left)} {'is' if len(left) == 1 else 'are'} in flight, though in no "
+            f"table, so {are(expected, 'block')} free; the allocator says {free}."
         )
     return None
+
+
+def _let_go_in_flight(step: Step) -> set[int]:
+    """The blocks that a table or a lease let go of in this step, and that a lease still pins.
+
+    Only of these does an excess say that the lease was forgotten: any other has another cause.
+    """
+    before, after = step.before.at(), step.after.at()
+    return {
+        block
+        for block in after.pinned_only
+        if len(before.users.get(block, ())) + len(before.pins.get(block, ()))
+        > len(after.pins[block])
+    }
 
 
 def _holders_text(step: Step, block: int) -> str:
@@ -173,7 +187,7 @@ def _holders_text(step: Step, block: int) -> str:
 
 
 def _holder_text(holder: Holder) -> str:
-    return f"lease {holder.lease}" if isinstance(holder, LeaseOf) else str(holder)
+    return f"lease #{holder.lease}" if isinstance(holder, LeaseOf) else str(holder)
 
 
 def _free_in_flight(geometry: Geometry) -> tuple[Call, ...]:

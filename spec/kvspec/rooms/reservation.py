@@ -47,7 +47,7 @@ def _limit(step: Step) -> str | None:
     limit, length = excess
     return (
         f"the caller bound the final length by {plural(limit, 'token')}, so {length} is an "
-        f"InvalidLength, but it answered: {step.answer.kind}."
+        f"InvalidLength, but the answer is: {step.answer.kind}."
     )
 
 

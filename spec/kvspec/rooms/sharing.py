@@ -18,7 +18,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Event
 from kvspec.kernel.generation import live, new_ids, room_for_another, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, entries_text, sequence_name
+from kvspec.kernel.names import are, blocks_text, entries_text, sequence_name
 from kvspec.kernel.operation import Need, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.perturb import other_count, other_table, table_kept
@@ -63,7 +63,8 @@ class Fork(Operation):
 
     def need(self, state: State, spec: "Specification") -> Need:
         """One block for each entry that the contract copies at once."""
-        return Need(len(copied_at_once(state, spec, self.parent)))
+        copied = len(copied_at_once(state, spec, self.parent))
+        return Need(copied, copied=copied)
 
     def asks(self, state: State, spec: "Specification") -> int:
         """The blocks that would be copied at once, of a parent that there is."""
@@ -193,9 +194,8 @@ def _ref_count(step: Step) -> str | None:
     if free is None or not 0 < free - expected <= len(used):
         return None
     return (
-        f"one table let go of {blocks_text(used)}, but another still has "
-        f"{'it' if len(used) == 1 else 'them'}, so {expected} can be free; "
-        f"the allocator says {free}."
+        f"one table let go of {blocks_text(used)}, which another still has, so "
+        f"{are(expected, 'block')} free; the allocator says {free}."
     )
 
 

@@ -68,7 +68,7 @@ def _write_bounds(step: Step) -> str | None:
     return (
         f"{sequence_name(operation.seq)} has {has}; a write of "
         f"{plural(operation.num_tokens, 'row')} from position {operation.start} must fail with "
-        f"{' or '.join(sorted(step.expected.errors))}, but it answered: {step.answer.kind}."
+        f"{' or '.join(sorted(step.expected.errors))}, but the answer is: {step.answer.kind}."
     )
 
 

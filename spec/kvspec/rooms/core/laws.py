@@ -5,7 +5,7 @@ Each is a predicate over one step. `relevant` is cheap; `broken` explains with t
 
 from kvspec.contract import Contract, History
 from kvspec.kernel.law import Law, callers_duty
-from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
+from kvspec.kernel.names import are, blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.perturb import (
     aliased,
     oddity,
@@ -31,11 +31,23 @@ def _misuse(step: Step) -> str | None:
     if step.expected.allows(step.answer):
         return None
     wanted = " or ".join(sorted(step.expected.errors))
-    return f"the call is wrong and must fail with {wanted}, but it answered: {_said(step)}."
+    return f"the call is wrong and must fail with {wanted}, but {_said(step)}."
 
 
 def _said(step: Step) -> str:
-    return "refused" if step.answer.kind == "refused" else str(step.answer)
+    match step.answer.kind:
+        case "done":
+            return "it succeeded"
+        case "refused":
+            return "it was refused"
+        case "error":
+            return f"it failed with {step.answer.value}"
+        case "raised":
+            return f"it raised {step.answer.value}"
+        case "hang":
+            return "it did not come back"
+        case "nonsense":
+            return f"it gave no answer ({step.answer.value})"
 
 
 def _always(step: Step) -> bool:
@@ -148,9 +160,9 @@ def _nothing_may_change(step: Step) -> bool:
 def _atomicity(step: Step) -> str | None:
     for seq, before, after in step.survivors:
         if before != after:
-            why = "only asks" if step.operation.queries else f"ended with: {_said(step)}"
+            why = "the call only asks" if step.operation.queries else _said(step)
             return (
-                f"the call {why}, so the table of {sequence_name(seq)} must still be "
+                f"{why}, so the table of {sequence_name(seq)} must still be "
                 f"{entries_text(before)}; it is {entries_text(after)}."
             )
     return None
@@ -182,7 +194,7 @@ def _bounded_waste(step: Step) -> str | None:
         if reserved < length:
             return (
                 f"{holds} {plural(len(table), 'block')} of {size}: room for {reserved}, so "
-                f"{plural(length - reserved, 'token')} have no slot."
+                f"{plural(length - reserved, 'token')} too few."
             )
         if len(table) < least:
             return (
@@ -241,14 +253,21 @@ def _admission(step: Step) -> str | None:
     expected = step.expected
     if expected.allows(step.answer):
         return None
-    balance = f"it needs {plural(expected.fresh, 'block')} and {expected.available} are free"
+    balance = f"it needs {plural(expected.fresh, 'block')}{_copies_needed(step)} and "
+    balance += f"{are(expected.available, 'block')} free"
     placement = step.spec.contract.placement
     if placement != "anywhere":
         sizes = ", ".join(str(len(run)) for run in runs(step.spec.free_blocks(step.before)))
         balance += f", placed {placement}, in holes of {sizes or 0}"
     if step.done:
         return f"{balance}, so it must be refused, but it succeeded."
-    return f"{balance}, so it must succeed, but it answered: {_said(step)}."
+    return f"{balance}, so it must succeed, but {_said(step)}."
+
+
+def _copies_needed(step: Step) -> str:
+    """That some of the blocks are for copies, which the call does not say."""
+    copied = step.operation.need(step.before, step.spec).copied
+    return f" ({copied} for a copy of what is shared)" if copied else ""
 
 
 def _counted(step: Step) -> bool:
@@ -260,11 +279,9 @@ def _conservation(step: Step) -> str | None:
     if free is None or free == expected:
         return None
     occupancy, total = step.after.at(), step.spec.geometry.num_blocks
-    holders = f"blocks {blocks_text(occupancy.users)} are in tables"
-    if not occupancy.users:
-        holders = "no table has a block"
+    holders = f"tables have {blocks_text(occupancy.users)}"
     if occupancy.pinned_only:
-        holders += f" and {blocks_text(occupancy.pinned_only)} in flight"
+        holders += f", and in flight: {blocks_text(occupancy.pinned_only)}"
     sign = "leaked" if free < expected else "in excess"
     return (
         f"{holders}, so {expected} of {total} must be free; the allocator says {free}: "
@@ -305,7 +322,7 @@ def _deed(cell: Cell) -> str:
 
 def _contents(cell: Cell | None) -> str:
     if cell is None or cell.writer < 0:
-        return "what no sequence wrote"
+        return "what nobody wrote"
     return f"what {_deed(cell)}"
 
 

@@ -149,8 +149,10 @@ class Append(SequenceOperation):
         if self.num_tokens == 0:
             return Need(0)
         held, grown = state.table(self.seq), self._grown(state, spec)
+        copied = len(self._shared(state, spec))
         return Need(
-            max(0, spec.least(grown) - len(held)) + len(self._shared(state, spec)),
+            max(0, spec.least(grown) - len(held)) + copied,
+            copied=copied,
             held=held,
             target=spec.target(grown),
             may_refuse=isinstance(spec.contract.reservation, Unspecified),
