@@ -8,12 +8,13 @@ text between `<!-- generated: NAME -->` and `<!-- end of NAME -->` is.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from attrs import evolve
+from attrs import asdict, define, evolve
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -22,14 +23,22 @@ sys.path.insert(0, str(DOCS / "examples"))
 import faults  # noqa: E402  # a neighbour, found by the line above
 import mistakes  # noqa: E402  # the same
 
-from kvimpls import museum  # noqa: E402  # the same
+from kvimpls import museum, traditional  # noqa: E402  # the same
 from kvspec import Contract, check_allocator  # noqa: E402  # the same
-from kvspec.driver.target import TargetError, plain_geometry, target  # noqa: E402  # the same
+from kvspec.driver.target import (  # noqa: E402  # the same
+    TargetError,
+    plain_geometry,
+    promised,
+    target,
+)
+from kvspec.engines.session import Session  # noqa: E402  # the same
+from kvspec.kernel import generation  # noqa: E402  # the same
 from kvspec.kernel.law import Law  # noqa: E402  # the same
 from kvspec.kernel.names import call_text  # noqa: E402  # the same
 from kvspec.rooms import CAPABILITIES, LAWS, OPERATIONS, specification  # noqa: E402  # the same
 from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
 from kvspec.traces.export import as_pytest  # noqa: E402  # the same
+from kvspec.traces.reduce import Reducer  # noqa: E402  # the same
 from kvspec.traces.table import as_text  # noqa: E402  # the same
 from kvspec.traces.trace import CONVERTER, Trace  # noqa: E402  # the same
 
@@ -287,6 +296,67 @@ def law_mistakes() -> str:
     return "\n\n".join(parts)
 
 
+def schemes() -> str:
+    """Every traditional scheme with its contract."""
+    rows = ["| allocator | reservation | placement | moves | what it is |", "|---|---|---|---|---|"]
+    for name in traditional.__all__:
+        kind = getattr(traditional, name)
+        contract = kind.contract
+        reservation = type(contract.reservation).__name__
+        details = ", ".join(f"{k}={v}" for k, v in asdict(contract.reservation).items())
+        rows.append(
+            f"| `{name}` | {reservation}{f' ({details})' if details else ''} | "
+            f"{contract.placement} | {'yes' if contract.relocates else 'no'} | "
+            f"{first_sentence(kind)} |"
+        )
+    return "\n".join(rows)
+
+
+def against_paged(kind: type) -> Callable[[], str]:
+    """What is found in a traditional allocator that is held to the promise of a paged one."""
+
+    def story() -> str:
+        name = f"kvimpls.traditional:{kind.__name__}"
+        contract = parse_contract("paged", promised(kind, name))
+        report = check_allocator(kind, name=name, contract=contract, profile="quick")
+        assert report.trace is not None, name
+        return text_block(as_text(report.trace, width=WIDTH))
+
+    return story
+
+
+@define
+class Seeded:
+    """A chooser that draws from a seeded generator."""
+
+    random: Random
+
+    def integer(self, low: int, high: int, near: Sequence[int] = ()) -> int:
+        """One of `near`, or of the range."""
+        return self.random.choice([*near, *range(low, high + 1)])
+
+    def pick(self, items: Sequence[Any]) -> Any:
+        """One of the items."""
+        return self.random.choice(list(items))
+
+
+def the_texts_picture() -> str:
+    """The first violation in seeded walks of nothing but `allocate` and `free`, reduced."""
+    kind = traditional.ContiguousFirstFit
+    name = f"kvimpls.traditional:{kind.__name__}"
+    tested = target(kind, name, parse_contract("paged", promised(kind, name)))
+    for number in range(100):
+        chooser = Seeded(Random(number))
+        spec = tested.specification(generation.geometry(chooser, tested.contract))
+        mix = tuple((p, 1) for p in spec.proposals() if p.name in ("allocate", "free"))
+        session = Session(kind, spec, name)
+        while session.state.clock < 40 and not session.breaches:
+            session.perform(generation.operation(chooser, mix, session.state, spec))
+        if session.breaches:
+            return text_block(as_text(Reducer(kind).reduce(session.trace), width=WIDTH))
+    raise SystemExit("no walk of allocate and free ends in a violation")
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "mine": mine,
     "counterexample": shown_counterexample,
@@ -298,6 +368,13 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "mistakes at set-up": setup_mistakes,
     "mistakes in a contract": contract_mistakes,
     "mistakes that laws find": law_mistakes,
+    "schemes": schemes,
+    "preallocation against paged": against_paged(traditional.Preallocation),
+    "contiguous against paged": against_paged(traditional.ContiguousFirstFit),
+    "the text's picture": the_texts_picture,
+    "doubling against paged": against_paged(traditional.DoublingFirstFit),
+    "granules against paged": against_paged(traditional.Granular256),
+    "buddies against paged": against_paged(traditional.BuddyOracle),
 }
 
 
