@@ -8,8 +8,8 @@ import pytest
 
 from kvspec import Geometry, OutOfBlocks, UnsupportedGeometry
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+pytest.importorskip("torch", reason="torch is an extra")
+pytest.importorskip("transformers", reason="transformers is an extra")
 
 from kvimpls.adapters.hf_transformers import PagedCache
 

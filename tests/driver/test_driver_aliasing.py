@@ -147,7 +147,7 @@ def test_a_table_that_is_not_a_snapshot_is_reported(make):
 
 def test_torch_views_of_the_allocators_tables_are_reported():
     """A slice of a tensor is no snapshot."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is an extra")
 
     class Views(Rows):
         def block_table(self, seq):

@@ -374,7 +374,7 @@ def test_other_types_of_right_answers_are_fine(method, deed):
 @pytest.mark.parametrize("method", ["block_table", "append"])
 def test_torch_tensors_are_fine(method, dtype):
     """Tensors are tables, and lists of copies."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is an extra")
 
     def tensor(right):
         shape = (-1,) if method == "block_table" else (-1, 2)

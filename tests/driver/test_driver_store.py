@@ -150,7 +150,7 @@ def test_a_right_store_is_right(width, dtype):
 
 def test_a_store_of_torch_tensors_is_right():
     """Tensors are arrays."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is an extra")
     for seed in range(3):
         assert not walk(reading(torch.from_numpy), seed, steps=40).breaches
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is an extra")
 
 from kvimpls.torch_paged import TorchPaged  # noqa: E402 (only where torch is installed)
 from kvspec import (  # noqa: E402 (the same)

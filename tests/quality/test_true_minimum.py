@@ -191,4 +191,4 @@ def test_long_walks_end_in_the_shortest_story_too(exhibit, by_machine):
             break
     assert len(found) == 5
     # AliasedTable is found out at almost every second look, so that its walks end soon.
-    assert max(found) >= (5 if exhibit is AliasedTable else 25)
+    assert max(found) >= (5 if exhibit is AliasedTable else 15)

@@ -11,8 +11,8 @@ from kvspec.sizing import Measure, SizingError, Span, read_config
 from kvspec.sizing.element import element
 from kvspec.sizing.families import FAMILIES, WRAPPED
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch", reason="torch is an extra")
+transformers = pytest.importorskip("transformers", reason="transformers is an extra")
 get_layer_types_and_kwargs = transformers.cache_utils.get_layer_types_and_kwargs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "size.md"

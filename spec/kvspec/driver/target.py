@@ -283,9 +283,14 @@ def _detected(kind: type, name: str) -> tuple[str, ...]:
         for method in room.methods:
             close = _closest(method, others, 0.75 if len(method) <= 4 else 0.85)
             if method in absent and close:
+                other = (
+                    ""
+                    if room.capability == "core"
+                    else ", or list the capabilities in its contract"
+                )
                 raise TargetError(
                     f"{name}: it has {close} and lacks {method}, of the capability "
-                    f"{room.capability}; rename it, or list the capabilities in its contract"
+                    f"{room.capability}; rename it{other}"
                 )
         if room.capability == "core" or len(absent) < len(room.methods):
             raise TargetError(

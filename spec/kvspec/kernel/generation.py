@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
 
 MOST_LIVE = 4
-"""More sequences at once show nothing new in pools of a few blocks."""
+"""In a small pool more sequences at once show nothing new, and leave no room to grow."""
+
+MANY_LIVE = 12
+"""In a large pool some allocators' own tables must grow."""
+
+LARGE_POOL = 12
+"""Blocks from which on a pool is large."""
 
 LAST_ID = 2**31 - 1
 """The largest sequence id that a caller may choose."""
@@ -31,7 +37,7 @@ ODD_LENGTHS: tuple[Any, ...] = (-1, 1.5, "2", None)
 
 def new_ids(state: State) -> tuple[int, ...]:
     """Some ids that are not in use, an id that was in use before among the first."""
-    low = [seq for seq in range(MOST_LIVE + 2) if seq not in state.sequences][:2]
+    low = [seq for seq in range(MANY_LIVE + 2) if seq not in state.sequences][:2]
     return (*low, *(() if LAST_ID in state.sequences else (LAST_ID,)))
 
 
@@ -47,7 +53,8 @@ def some_live(state: State, spec: "Specification") -> bool:
 
 def room_for_another(state: State, spec: "Specification") -> bool:
     """Whether one more sequence is worth trying."""
-    return len(state.sequences) < MOST_LIVE
+    large = spec.geometry.num_blocks >= LARGE_POOL
+    return len(state.sequences) < (MANY_LIVE if large else MOST_LIVE)
 
 
 def length_near_boundary(
@@ -61,10 +68,14 @@ def length_near_boundary(
     spare = -length % size
     fit = available * size + spare
     bound = min((b - length for b in bounds if b is not None), default=fit + size + 1)
-    # Small steps leave room for more to happen; an exact fit, and one more, for refusals.
-    near = [n for n in (1, spare, spare + 1, spare + size, fit, fit + 1) if 0 <= n <= bound]
-    if spec.contract.misuse == "raises":
-        near.append(max(0, bound) + 1)
+    # Small steps leave room for more to happen. So only a part of the draws is for the edges of
+    # what is free: the exact fit, one more, which is refused, and one block less, which is the
+    # fit of a call that also needs a copy; and for the edges of the bounds.
+    if chooser.pick((False, False, True)):
+        most = bound + (spec.contract.misuse == "raises")
+        edges = (fit - size, fit, fit + 1, bound, most)
+        return chooser.pick([n for n in edges if 1 <= n <= most] or [0])
+    near = [n for n in (1, spare, spare + 1, spare + size) if 1 <= n <= bound]
     return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
 
 
@@ -74,7 +85,7 @@ def geometry(chooser: Chooser, contract: Contract) -> Geometry:
     sizes = allowed.block_sizes or (2, 1, 3, 4)
     low = allowed.min_blocks
     most = allowed.max_blocks or max(low, 12)
-    counts = [n for n in (3, 8, 2, 5, 1, 12, 4, 6) if low <= n <= most] or [low]
+    counts = [n for n in (6, 4, 8, 12, 3, 5, 2, 1) if low <= n <= most] or [low]
     num_blocks, block_size = chooser.pick(counts), chooser.pick(sizes)
     limits: list[int | None] = []
     if allowed.max_tokens != "required":

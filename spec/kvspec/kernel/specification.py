@@ -204,7 +204,9 @@ class Specification:
         after = state
         for event in events:
             after = self._fold(after, event)
-        after = after.after_call(operation if outcome.answer.kind == "refused" else None)
+        # Only the first refusal is worth repeating: what was refused twice is known.
+        refused = outcome.answer.kind == "refused" and state.refused != operation
+        after = after.after_call(operation if refused else None)
         return Step(self, state, operation, outcome, expected, after, tuple(events))
 
     def judge(self, step: Step) -> tuple[Breach, ...]:

@@ -14,7 +14,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.generation import live, new_ids, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import are, blocks_text, sequence_name
+from kvspec.kernel.names import blocks_text, plural, sequence_name
 from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
 from kvspec.kernel.outcome import DONE, Outcome
 from kvspec.kernel.perturb import other_count, other_table
@@ -163,7 +163,7 @@ def _no_reuse(step: Step) -> str | None:
     if free is not None and 0 < free - expected <= len(left):
         return (
             f"{blocks_text(left)} {'is' if len(left) == 1 else 'are'} in flight, though in no "
-            f"table, so {are(expected, 'block')} free; the allocator says {free}."
+            f"table, so {plural(expected, 'block')} can be free; the allocator says {free}."
         )
     return None
 

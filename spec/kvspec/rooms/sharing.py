@@ -18,7 +18,7 @@ from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Event
 from kvspec.kernel.generation import live, new_ids, room_for_another, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import are, blocks_text, entries_text, sequence_name
+from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.operation import Need, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.perturb import other_count, other_table, table_kept
@@ -195,7 +195,7 @@ def _ref_count(step: Step) -> str | None:
         return None
     return (
         f"one table let go of {blocks_text(used)}, which another still has, so "
-        f"{are(expected, 'block')} free; the allocator says {free}."
+        f"{plural(expected, 'block')} can be free; the allocator says {free}."
     )
 
 

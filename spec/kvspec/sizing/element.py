@@ -104,7 +104,7 @@ def element(dtype: str, scales: str | None = None, scale_bytes: int | None = Non
     if per in ("layer", "head") and not colon:
         if per == "layer" and scale_bytes is not None:
             raise SizingError("--scale-bytes counts nothing with one scale a layer")
-        return Element(dtype, Scales(per, scale_bytes or SCALE_BYTES))  # type: ignore[arg-type]
+        return Element(dtype, Scales(per, scale_bytes or SCALE_BYTES))  # type: ignore[arg-type]  # one of the words that were just asked for
     if per == "group" and size.isascii() and size.isdigit() and 0 < int(size) <= 1 << 20:
         return Element(dtype, Scales("group", scale_bytes or SCALE_BYTES, int(size)))
     raise SizingError(f"--scales {words!r} is none of layer, head, group:N with N of at least 1")

@@ -28,6 +28,7 @@ def size(case: Case) -> tuple[Any, ...]:
     operations = [step.operation for step in case.steps]
     return (
         len(operations),
+        sum(step.wrong for step in case.steps),
         geometry.max_tokens is not None,
         sum(1 for op in operations for _ in _bounds(op)),
         geometry.num_blocks,
@@ -86,6 +87,7 @@ def moves(case: Case) -> Iterator[Case]:
     yield from _smaller_blocks(case)
     yield from _lower(case)
     yield from _lower_two(case)
+    yield from _set_right(case)
     yield from _rename(case)
     yield from _exchange(case)
 
@@ -145,7 +147,13 @@ def _drop_and_raise(case: Case) -> Iterator[Case]:
 def _lower_max_tokens(case: Case) -> Iterator[Case]:
     most = case.geometry.max_tokens
     for lower in (None, *range(1, most or 0)):
-        yield evolve(case, geometry=evolve(case.geometry, max_tokens=lower))
+        smaller = evolve(case, geometry=evolve(case.geometry, max_tokens=lower))
+        yield smaller
+        # What reached the limit must reach the lower one.
+        for i, step in enumerate(case.steps):
+            for name, value in _lengths(step.operation):
+                if lower is not None and most is not None and value > most - lower:
+                    yield _changed(smaller, i, name, value - most + lower)
 
 
 def _fewer_blocks(case: Case) -> Iterator[Case]:
@@ -190,6 +198,17 @@ def _lower(case: Case) -> Iterator[Case]:
             yield _changed(case, i, name, None)
         for name, value in [*_lengths(step.operation), *_bounds(step.operation)]:
             yield from (_changed(case, i, name, lower) for lower in _lower_values(value))
+
+
+def _set_right(case: Case) -> Iterator[Case]:
+    """A wrong call becomes a right one of another length: a wrong one may distract."""
+    for i, step in enumerate(case.steps):
+        if step.wrong and hasattr(step.operation, "num_tokens"):
+            for value in (0, 1):
+                right = evolve(
+                    step, operation=evolve(step.operation, num_tokens=value), wrong=False
+                )
+                yield evolve(case, steps=(*case.steps[:i], right, *case.steps[i + 1 :]))
 
 
 def _lower_values(value: int) -> Iterator[int]:

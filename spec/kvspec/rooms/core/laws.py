@@ -68,8 +68,8 @@ def _well_formed(step: Step) -> str | None:
     return None
 
 
-def _tables_seen(step: Step) -> bool:
-    return bool(step.seen.tables)
+def _tables_seen_again(step: Step) -> bool:
+    return any(seq in step.before.sequences for seq in step.seen.tables)
 
 
 def _snapshot(step: Step) -> str | None:
@@ -259,9 +259,8 @@ def _admission(step: Step) -> str | None:
     if placement != "anywhere":
         sizes = ", ".join(str(len(run)) for run in runs(step.spec.free_blocks(step.before)))
         balance += f", placed {placement}, in holes of {sizes or 0}"
-    if step.done:
-        return f"{balance}, so it must be refused, but it succeeded."
-    return f"{balance}, so it must succeed, but {_said(step)}."
+    must = "succeed" if expected.done else "be refused"
+    return f"{balance}, so it must {must}, but {_said(step)}."
 
 
 def _copies_needed(step: Step) -> str:
@@ -352,7 +351,7 @@ SNAPSHOT = Law(
     "core",
     "A block table is a snapshot: later changes on either side do not show in the other.",
     "NVIDIA/TensorRT-LLM#15546",
-    _tables_seen,
+    _tables_seen_again,
     _snapshot,
     (aliased,),
     witnesses.one_sequence,

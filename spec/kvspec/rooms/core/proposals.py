@@ -28,16 +28,20 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
 
 
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    # Sequences that share their last block come more often: a write into it is what is easily
-    # wrong. Those that may not grow any more come less often.
-    users, most = state.at().users, spec.geometry.max_tokens
-    sharers = [s for s in state.sequences if len(users.get(state.last_block(s), ())) > 1]
+    # Sequences that share a last block with room in it come more often: a write into it is what
+    # is easily wrong. Those that may not grow any more come less often.
+    users, most, size = state.at().users, spec.geometry.max_tokens, spec.geometry.block_size
     growing = [
         s
         for s, sequence in state.sequences.items()
         if sequence.length < min(b for b in (sequence.limit, most, HUGE) if b is not None)
     ]
-    seq = chooser.pick((*live(state), *growing, *growing, *(s for s in sharers if s in growing)))
+    sharers = [
+        s
+        for s in growing
+        if state.sequences[s].length % size and len(users.get(state.last_block(s), ())) > 1
+    ]
+    seq = chooser.pick((*live(state), *growing, *sharers * 4))
     sequence = state.sequences[seq]
     bounds = [sequence.limit, most]
     return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))
@@ -66,6 +70,10 @@ def wrong(state: State, spec: "Specification") -> list[Operation]:
     return calls
 
 
+def _full(state: State, spec: "Specification") -> bool:
+    return bool(state.sequences) and spec.available(state) == 0
+
+
 def _was_refused(state: State, spec: "Specification") -> bool:
     return state.refused is not None
 
@@ -73,6 +81,8 @@ def _was_refused(state: State, spec: "Specification") -> bool:
 PROPOSALS = (
     Proposal("allocate", room_for_another, _allocate, weight=2),
     Proposal("append", some_live, _append, weight=3),
-    Proposal("free", some_live, _free, weight=3),
+    Proposal("free", some_live, _free, weight=2),
+    # A full pool refuses all that is interesting, and would stay full most of the time.
+    Proposal("make_room", _full, _free, weight=5),
     Proposal("again", _was_refused, _again),
 )
