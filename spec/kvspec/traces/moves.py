@@ -205,9 +205,7 @@ def _set_right(case: Case) -> Iterator[Case]:
     for i, step in enumerate(case.steps):
         if step.wrong and hasattr(step.operation, "num_tokens"):
             for value in (0, 1):
-                right = evolve(
-                    step, operation=evolve(step.operation, num_tokens=value), wrong=False
-                )
+                right = evolve(_changed(case, i, "num_tokens", value).steps[i], wrong=False)
                 yield evolve(case, steps=(*case.steps[:i], right, *case.steps[i + 1 :]))
 
 
