@@ -12,7 +12,7 @@ from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from kvspec.geometry import Geometry, blocks_for
-from kvspec.validation import at_least, each, of, one_of
+from kvspec.validation import as_tuple, at_least, each, of, one_of
 
 
 @frozen
@@ -130,6 +130,9 @@ class Pow2:
         return past.allocated + pow2ceil(past.limit - past.allocated)
 
 
+Start = Literal["length", "pow2"]
+
+
 @frozen
 class Doubling:
     """Grown by doubling when full, or by less where less is to be had; never shrunk.
@@ -137,7 +140,7 @@ class Doubling:
     It starts at the length, or at the power of two that holds it.
     """
 
-    start: Literal["length", "pow2"] = "length"
+    start: Start = field(default="length", validator=one_of(Start))
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
@@ -183,7 +186,9 @@ class Geometries:
 
     min_blocks: int = field(default=1, validator=at_least(1))
     max_blocks: int | None = field(default=None, validator=optional(at_least(1)))
-    block_sizes: tuple[int, ...] | None = field(default=None, validator=optional(each(at_least(1))))
+    block_sizes: tuple[int, ...] | None = field(
+        default=None, converter=as_tuple, validator=optional(each(at_least(1), least=1))
+    )
     max_tokens: MaxTokens = field(default="optional", validator=one_of(MaxTokens))
 
     def __attrs_post_init__(self) -> None:
@@ -225,7 +230,7 @@ class Contract:
     """
 
     capabilities: tuple[str, ...] | None = field(
-        default=None, kw_only=True, validator=optional(each(of(str)))
+        default=None, kw_only=True, converter=as_tuple, validator=optional(each(of(str)))
     )
     reservation: Reservation = field(
         factory=Paged, kw_only=True, validator=of(*get_args(Reservation))

@@ -42,12 +42,18 @@ def of(*kinds: type) -> Validator:
     return check
 
 
-def each(check: Validator) -> Validator:
-    """A tuple, not empty, each item of which passes `check`."""
+def as_tuple(value: Any) -> Any:
+    """A converter: lists, as JSON has them, become tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def each(check: Validator, least: int = 0) -> Validator:
+    """A tuple of at least so many items, each of which passes `check`."""
 
     def check_all(instance: object, attribute: "Attribute[Any]", value: Any) -> None:
-        if not isinstance(value, tuple) or not value:
-            raise ValueError(f"{attribute.name} must be a tuple, not empty, not {value!r}")
+        if not isinstance(value, tuple) or len(value) < least:
+            size = f"a tuple of at least {least}" if least else "a tuple"
+            raise ValueError(f"{attribute.name} must be {size}, not {value!r}")
         for item in value:
             check(instance, attribute, item)
 

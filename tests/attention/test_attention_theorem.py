@@ -146,9 +146,9 @@ def test_attention_through_the_table_is_attention_over_the_history(kind: type[Re
         did[method] += answer.kind == "done"
         did["copy"] += len(answer.copies)
         did["checked"] += len(agrees)
-    assert did["checked"] > 800
+    assert did["checked"] > 500
     assert min(did[method] for method in ("allocate", "append", "fork", "free")) > 5
-    assert did["copy"] > 5
+    assert did["copy"] > 2
 
 
 @pytest.mark.parametrize("kind", [ForgottenCopyOnWrite, DoubleHandOut])

@@ -196,7 +196,9 @@ def test_the_device_comes_from_the_environment(monkeypatch):
     assert TorchPaged(Geometry(2, 2))._pool.device.type == "cpu"
 
 
-@pytest.mark.parametrize("foreign", [None, 0, "lease", [], {}, object(), Geometry(1, 1)], ids=repr)
+@pytest.mark.parametrize(
+    "foreign", [None, 0, "lease", [], {}, object(), Geometry(1, 1)], ids=lambda v: type(v).__name__
+)
 def test_a_foreign_object_is_an_unknown_lease(busy, foreign):
     """Whatever is no lease is `UnknownLease`, and nothing changes."""
     before = frozen(busy)

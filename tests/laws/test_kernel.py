@@ -569,7 +569,7 @@ IMPOSSIBLE: dict[str, Any] = {
     "at least 1 token, not 1.5": lambda: Granular(1.5),
     "min_blocks must be at least 1, not 0": lambda: Geometries(min_blocks=0),
     "no geometry has between 5 and 3 blocks": lambda: Geometries(min_blocks=5, max_blocks=3),
-    r"block_sizes must be a tuple, not empty, not \(\)": lambda: Geometries(block_sizes=()),
+    r"block_sizes must be a tuple of at least 1, not \(\)": lambda: Geometries(block_sizes=()),
     "block_sizes must be at least 1, not 0": lambda: Geometries(block_sizes=(4, 0)),
 }
 

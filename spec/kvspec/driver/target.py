@@ -32,7 +32,6 @@ from kvspec.geometry import Geometry
 from kvspec.kernel.room import Room
 from kvspec.kernel.specification import Specification
 from kvspec.rooms import CAPABILITIES, ROOMS, specification
-from kvspec.traces.trace import CONVERTER, reason
 
 __all__ = [
     "GROUP",
@@ -178,7 +177,7 @@ def target(
     name = name or str(getattr(make, "__qualname__", type(make).__name__))
     if not callable(make):
         raise TargetError(f"{name}: it is {shown(make)}, not a factory")
-    contract = _as_data(contract or promised(make, name), name)
+    contract = contract or promised(make, name)
     made = _probe(make, name, contract, timeout)
     kind = type(made)
     claimed = _detected(kind, name) if contract.capabilities is None else contract.capabilities
@@ -214,19 +213,6 @@ def promised(make: Callable[..., Any], name: str) -> Contract:
     if not isinstance(contract, Contract):
         raise TargetError(f"{name}: its attribute contract is {shown(contract)}, not a Contract")
     return contract
-
-
-def _as_data(contract: Contract, name: str) -> Contract:
-    """The contract as it comes back from a trace: one that does not would fail us later."""
-    try:
-        data = CONVERTER.unstructure(contract)
-    except Exception:
-        whole = text_of(repr, contract, 400)
-        raise TargetError(f"{name}: its contract has a value of a wrong type: {whole}") from None
-    try:
-        return CONVERTER.structure(data, Contract)
-    except Exception as error:
-        raise TargetError(f"{name}: its contract: {reason(error)}") from None
 
 
 def _probe(make: Callable[..., Any], name: str, contract: Contract, timeout: float) -> Any:

@@ -61,11 +61,13 @@ def raised(error: BaseException) -> str:
     """A short text for an exception, even one whose str fails.
 
     >>> raised(KeyError("k")), raised(NotImplementedError())
-    ('KeyError("\\'k\\'")', 'NotImplementedError (claimed but not implemented)')
+    ("KeyError('k')", 'NotImplementedError (claimed but not implemented)')
     """
     text, name = text_of(str, error, 80), type(error).__name__
     hint = " (claimed but not implemented)" if isinstance(error, NotImplementedError) else ""
-    return (f"{name}({text!r})" if text else name) + hint
+    # The text of a KeyError is a repr already; again it would turn ids into strings.
+    inner = text if isinstance(error, KeyError) else repr(text)
+    return (f"{name}({inner})" if text else name) + hint
 
 
 def whole_number(value: object, what: str) -> int:
