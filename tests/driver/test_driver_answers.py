@@ -87,7 +87,7 @@ def address(right):
 
 
 RAISED = {
-    "KeyError": (KeyError("k"), "raised KeyError(\"'k'\")"),
+    "KeyError": (KeyError("k"), "raised KeyError('k')"),
     "SystemExit": (SystemExit(3), "raised SystemExit('3')"),
     "GeneratorExit": (GeneratorExit(), "raised GeneratorExit"),
     "MemoryError": (MemoryError(), "raised MemoryError"),
