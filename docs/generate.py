@@ -66,6 +66,7 @@ BROKEN_BY: Mapping[str, type] = {
     "ref-count": museum.DoubleHandOut,
     "conservation": museum.LeakOnRefusal,
     "read-back": faults.ForgetsToReport,
+    "attention": faults.AttendsToWholeBlocks,
 }
 """For each law an allocator that breaks it before any other: an exhibit where there is one."""
 
@@ -180,7 +181,7 @@ def laws_page() -> str:
 
 Every law is asked of every step, and all that are broken are recorded. The one that is
 reported is the first in the order of this page: the most specific first, since it explains
-best, and read-back last, since it sees everything and explains least. A trace stops at the
+best, and last read-back and attention, which see everything and explain least. A trace stops at the
 first step that breaks a law.
 
 A law *bites* in a step where it is relevant and would reject some other outcome of that step;

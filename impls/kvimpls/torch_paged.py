@@ -48,23 +48,27 @@ class Lease:
 class TorchPaged:
     """Hands out blocks of a pool of `num_blocks * block_size` slots of `width` values of `dtype`.
 
-    Capabilities: core, sharing, lease, reservation, admission and store. The device is the
-    argument, else `KVSPEC_DEVICE` from the environment, else the CPU. `dtype` is any torch
-    type that numpy has as well. Every error leaves everything as it was.
+    Capabilities: core, sharing, lease, reservation, admission, store and attention. A slot holds
+    the keys of all `n_kv_heads` heads, `d_k` numbers each, and then their values, `d_v` numbers
+    each. The device is the argument, else `KVSPEC_DEVICE` from the environment, else the CPU.
+    `dtype` is any torch float type that numpy has as well. Every error leaves everything as it
+    was.
 
     A table has a column for each block that one sequence may ever hold, so a large pool wants
     a geometry with `max_tokens`. Raises `UnsupportedGeometry` for a window, groups or host
     blocks.
 
-    >>> pool = TorchPaged(Geometry(4, 2), device="cpu", width=1)
+    >>> pool = TorchPaged(Geometry(4, 2), device="cpu", n_heads=1, n_kv_heads=1, d_k=1, d_v=1)
     >>> pool.allocate(7, 3), pool.block_table(7), pool.num_free_blocks()
     ((), [2, 3], 2)
-    >>> pool.write(7, 0, [[1], [2], [3]])
+    >>> pool.write(7, 0, [[1, 10], [2, 20], [3, 30]])
     >>> pool.fork(7, 8), pool.append(8, 1)  # the half-filled block is shared: it is copied first
     ((), (Copy(source=3, destination=1),))
-    >>> pool.write(8, 3, [[4]])
-    >>> pool.block_table(8), pool.read(8).ravel().tolist()
+    >>> pool.write(8, 3, [[4, 40]])
+    >>> pool.block_table(8), pool.read(8)[:, 0].tolist()
     ([2, 1], [1.0, 2.0, 3.0, 4.0])
+    >>> pool.attend(7, [[0]]).item(), pool.attend(8, [[0]]).item()  # means of the values
+    (20.0, 25.0)
     """
 
     def __init__(
@@ -72,14 +76,20 @@ class TorchPaged:
         geometry: Geometry,
         *,
         device: str | torch.device | None = None,
-        width: int = 4,
         dtype: torch.dtype = torch.float16,
+        n_heads: int = 4,
+        n_kv_heads: int = 2,
+        d_k: int = 8,
+        d_v: int = 8,
     ) -> None:
         for name in ("window", "groups", "num_host_blocks"):
             if getattr(geometry, name):
                 raise UnsupportedGeometry(f"TorchPaged has no {name}")
-        if width < 1:
-            raise ValueError(f"width must be at least 1 value a token, not {width}")
+        if min(n_heads, n_kv_heads, d_k, d_v) < 1 or n_heads % n_kv_heads:
+            shape = f"n_heads={n_heads}, n_kv_heads={n_kv_heads}, d_k={d_k}, d_v={d_v}"
+            raise ValueError(
+                f"{shape}: all are at least 1, and query heads share the others evenly"
+            )
         if device is None:
             device = os.environ.get("KVSPEC_DEVICE") or "cpu"
         blocks = geometry.num_blocks
@@ -90,6 +100,8 @@ class TorchPaged:
         if geometry.max_tokens is not None:
             columns = min(blocks, self._blocks_for(geometry.max_tokens))
 
+        self.n_heads, self.n_kv_heads, self.d_k, self.d_v = n_heads, n_kv_heads, d_k, d_v
+        width = n_kv_heads * (d_k + d_v)
         self._dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
         self._pool = torch.zeros((blocks * self._block_size, width), dtype=dtype, device=device)
 
@@ -243,6 +255,35 @@ class TorchPaged:
         row, length = self._find(seq)
         rows: npt.NDArray[Any] = self._pool[self._slots(row, 0, length)].cpu().numpy()
         return rows
+
+    def attend(self, seq: int, query: Any) -> npt.NDArray[Any]:
+        """The attention of the last position of `seq`, shape `(n_heads, d_v)`.
+
+        `query` has the shape `(n_heads, d_k)`; the query head `h` reads the key-value head
+        `h // (n_heads // n_kv_heads)`. Computed in float32 at least, and rounded to `dtype`
+        once. Raises `UnknownSequence`, or `InvalidLength` for another shape or where nothing is
+        written; all that was reserved is taken to be.
+        """
+        row, length = self._find(seq)
+        wide = torch.promote_types(self._pool.dtype, torch.float32)
+        asked = self._rows_of(query)
+        if asked.shape != (self.n_heads, self.d_k):
+            shape = tuple(asked.shape)
+            raise InvalidLength(f"a query of shape {shape}, not ({self.n_heads}, {self.d_k})")
+        if not length:
+            raise InvalidLength(f"sequence {seq} has no tokens to attend to")
+        rows = self._pool[self._slots(row, 0, length)].to(wide)
+        part = self.n_kv_heads * self.d_k
+        keys = rows[:, :part].view(length, self.n_kv_heads, self.d_k)
+        values = rows[:, part:].view(length, self.n_kv_heads, self.d_v)
+        grouped = asked.to(wide).view(self.n_kv_heads, -1, self.d_k)
+        scores = grouped @ keys.permute(1, 2, 0) / self.d_k**0.5  # (kv head, query head, position)
+        # Not torch's softmax, which wakes all threads for a handful of numbers.
+        weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+        outputs = weights @ values.transpose(0, 1) / weights.sum(dim=-1, keepdim=True)
+        attended = outputs.reshape(self.n_heads, self.d_v).to(self._pool.dtype)
+        answer: npt.NDArray[Any] = attended.cpu().numpy()
+        return answer
 
     # Checks: everything that can fail comes before the first change.
 

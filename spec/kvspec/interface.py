@@ -151,6 +151,43 @@ class StoringAllocator(CoreAllocator, Protocol):
         ...
 
 
+class AttendingAllocator(StoringAllocator, Protocol):
+    """Capability `attention`: a store that computes attention itself.
+
+    `width` is `n_kv_heads * (d_k + d_v)`: a row holds the keys of all key-value heads, `d_k`
+    numbers each, and then their values, `d_v` numbers each. `dtype` is a float.
+    """
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads, a multiple of `n_kv_heads`."""
+        ...
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key-value heads; query head `h` reads number `h // (n_heads // n_kv_heads)`."""
+        ...
+
+    @property
+    def d_k(self) -> int:
+        """Numbers in a key, and in the query of one head."""
+        ...
+
+    @property
+    def d_v(self) -> int:
+        """Numbers in a value, and in the output of one head."""
+        ...
+
+    def attend(self, seq: int, query: Any) -> Any:
+        """The attention of the last written position of `seq`, shape `(n_heads, d_v)`.
+
+        `query`, of shape `(n_heads, d_k)`, sees all positions that are written, or with a
+        window the last of them; scores are scaled by `1 / sqrt(d_k)`. Changes nothing. Raises
+        `UnknownSequence`, or `InvalidLength` where nothing is written.
+        """
+        ...
+
+
 class Factory(Protocol):
     """Makes a fresh allocator; usually simply its class. May raise `UnsupportedGeometry`."""
 

@@ -117,10 +117,14 @@ def test_what_was_not_checked_is_told_below(report, width):
 # ------------------------------------------------------------------------------ stories
 
 
+DATA = ("store", "attention")
+"""What an allocator without data does not claim."""
+
+
 def story(ids, num_blocks=8, make=Reference, first_block=0):
     """Four sequences that share blocks, a lease, a refusal and a wrong call, in one trace."""
     contract = Contract(first_block=first_block)
-    claimed = tuple(capability for capability in CAPABILITIES if capability != "store")
+    claimed = tuple(capability for capability in CAPABILITIES if capability not in DATA)
     session = Session(make, specification(Geometry(num_blocks, 4), contract, claimed))
     a, b, c, d = ids
     session.call("allocate", seq=a, num_tokens=10)

@@ -96,6 +96,21 @@ class FailingWidth(NoStore):
         raise KeyError("width")
 
 
+class AttendsWithoutAStore(Reference):
+    n_heads = n_kv_heads = d_k = d_v = 4
+
+    def attend(self, seq, query):
+        """There is no data to attend to."""
+
+
+def heads(width=12, dtype="float32", **shape):
+    """A store that claims attention, of one key-value head of 4 + 8 numbers or as given."""
+    shape = {"n_heads": 2, "n_kv_heads": 1, "d_k": 4, "d_v": 8, **shape}
+    deeds = {name: lambda self, *arguments: None for name in ("write", "read", "attend")}
+    own = {name: value for name, value in shape.items() if value is not None}
+    return type("Heads", (Reference,), {**deeds, **own, "width": width, "dtype": dtype})
+
+
 STOPS = {
     "None": (None, "it is None (NoneType), not a factory"),
     "not callable": (Geometry(1, 1), "not a factory"),
@@ -130,7 +145,7 @@ STOPS = {
     "failing contract": (FailingContract(), "its attribute contract: KeyError("),
     "unknown claim": (claiming(Reference, "swapping"), "its contract claims swapping; the capabil"),
     "claims too much": (claiming(Reference, "store"), "it claims store and lacks write, read"),
-    "claims core in vain": (claiming(without("free")), "it claims core and lacks free"),
+    "claims core in vain": (claiming(without("free"), "core"), "it claims core and lacks free"),
     "claims limits in vain": (
         claiming(Positional, "reservation"),
         "it claims reservation and lacks allocate(..., limit=)",
@@ -146,6 +161,30 @@ STOPS = {
     "store of objects": (store(64, object), "a row of 64 x object tells 0 bits"),
     "store of what": (store(4, "what"), "the attribute dtype is 'what' (str), not a numpy dtype"),
     "store of 3": (store(4, 3), "the attribute dtype is 3 (int), not a numpy dtype"),
+    "attention without a store": (
+        AttendsWithoutAStore,
+        "it claims attention, which needs store as well; implement that, or list the capab",
+    ),
+    "attention without heads": (heads(n_heads=None), "it claims attention and lacks n_heads"),
+    "attention of odd heads": (
+        heads(n_heads="2"),
+        "the attribute n_heads is '2' (str), not an int",
+    ),
+    "attention of no heads": (heads(n_kv_heads=0), "n_kv_heads must be at least 1, not 0"),
+    "attention of uneven heads": (
+        heads(n_heads=3, n_kv_heads=2, width=24),
+        "3 query heads cannot share 2 key-value heads evenly",
+    ),
+    "attention of another width": (
+        heads(width=13),
+        "the width is 13, and n_kv_heads * (d_k + d_v) is 12",
+    ),
+    "attention over ints": (heads(dtype="int32"), "the dtype is int32, and attention is over fl"),
+    "attention too narrow": (
+        heads(width=5, d_k=2, d_v=3),
+        "a row of 1 heads of 2 signs and 3 values of 4 bits tells 14 bits of contents apart",
+    ),
+    "attention too wide": (heads(n_heads=2**20), "a query of 1048576 heads is too wide"),
     "store of float width": (store(4.0, "int32"), "the attribute width is 4.0 (float), not an int"),
 }
 

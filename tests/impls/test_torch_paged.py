@@ -25,7 +25,7 @@ DEVICES = [
 ]
 
 
-def rows(*tokens, width=4):
+def rows(*tokens, width=32):
     """Values of shape `(tokens, width)`: each token's number, `width` times."""
     return np.repeat(np.array(tokens, dtype=np.float16)[:, None], width, axis=1)
 
@@ -95,13 +95,14 @@ def test_no_python_loop_over_a_sequence():
 
     def calls(tokens):
         pool = TorchPaged(Geometry(1024, 4), device="cpu")
-        values = np.zeros((tokens, 4), dtype=np.float16)
+        values = np.zeros((tokens, 32), dtype=np.float16)
         with Count() as count:
             pool.allocate(1, tokens)
             pool.write(1, 0, values)
             pool.fork(1, 2)
             pool.append(2, tokens)
             pool.read(2)
+            pool.attend(2, np.zeros((4, 8)))
             pool.block_table(2)
             pool.end_transfer(pool.begin_transfer(2))
             pool.free(1)
@@ -163,7 +164,7 @@ def test_contents_go_through_the_slot_mapping(device):
         np.testing.assert_array_equal(pool.read(seq), rows(*tokens))
         for position, token in enumerate(tokens):
             slot = pool.block_table(seq)[position // 4] * 4 + position % 4
-            assert pool._pool[slot].tolist() == [token] * 4
+            assert pool._pool[slot].tolist() == [token] * 32
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -249,7 +250,8 @@ def test_a_write_that_does_not_fit_changes_nothing(start, values):
 
 def test_arrays_of_any_layout_can_be_written():
     """Read-only, reversed and transposed arrays, lists and tensors are all values."""
-    pool = TorchPaged(Geometry(4, 2), device="cpu", width=2, dtype=torch.float32)
+    one = dict.fromkeys(("n_heads", "n_kv_heads", "d_k", "d_v"), 1)
+    pool = TorchPaged(Geometry(4, 2), device="cpu", dtype=torch.float32, **one)
     pool.allocate(1, 2)
     assert pool.dtype == np.float32
     expected = np.array([[1, 2], [3, 4]], dtype=np.float32)
@@ -273,3 +275,57 @@ def test_what_it_cannot_do_is_an_unsupported_geometry(geometry):
     """A window or host blocks are refused at once."""
     with pytest.raises(UnsupportedGeometry):
         TorchPaged(geometry)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(4, 2), (3, 3), (6, 1)])
+def test_attention_is_that_of_the_definition(device, dtype, n_heads, n_kv_heads):
+    """On numbers of any size, across blocks and a fork, each head by itself."""
+    shape = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_k": 8, "d_v": 4}
+    pool = TorchPaged(Geometry(8, 4), device=device, dtype=dtype, **shape)
+    random = np.random.default_rng(0)
+    values = random.standard_normal((11, pool.width)).astype(pool.dtype)
+    query = random.standard_normal((n_heads, 8)).astype(pool.dtype)
+    pool.allocate(1, 10)
+    pool.write(1, 0, values[:10])
+    pool.fork(1, 2)
+    pool.append(2, 1)
+    pool.write(2, 10, values[10:])
+    before = frozen(pool)
+    for seq, length in ((1, 10), (2, 11)):
+        outputs = pool.attend(seq, query)
+        assert outputs.shape == (n_heads, 4)
+        assert outputs.dtype == pool.dtype
+        exact = values[:length].astype(np.float64)
+        keys = exact[:, : n_kv_heads * 8].reshape(length, n_kv_heads, 8)
+        contents = exact[:, n_kv_heads * 8 :].reshape(length, n_kv_heads, 4)
+        for head in range(n_heads):
+            shared = head * n_kv_heads // n_heads
+            weights = np.exp(keys[:, shared] @ query[head].astype(np.float64) / np.sqrt(8))
+            expected = weights @ contents[:, shared] / weights.sum()
+            np.testing.assert_allclose(outputs[head], expected, rtol=2e-3, atol=2e-3)
+    assert frozen(pool) == before
+
+
+@pytest.mark.parametrize(
+    "query", [np.zeros((4, 7)), np.zeros(32), None], ids=["narrow", "flat", "no"]
+)
+def test_a_query_that_does_not_fit_is_an_invalid_length(query):
+    """So is one of a sequence in which nothing is written."""
+    pool = TorchPaged(Geometry(4, 2), device="cpu")
+    pool.allocate(1, 3)
+    pool.allocate(2, 0)
+    with pytest.raises(InvalidLength):
+        pool.attend(1, query)
+    with pytest.raises(InvalidLength):
+        pool.attend(2, np.zeros((4, 8)))
+    with pytest.raises(UnknownSequence):
+        pool.attend(3, np.zeros((4, 8)))
+
+
+@pytest.mark.parametrize("shape", [{"n_heads": 3}, {"d_k": 0}, {"n_kv_heads": 0}], ids=str)
+def test_heads_that_cannot_be_shared_out_are_refused(shape):
+    """Query heads share key-value heads evenly, and each has at least one number."""
+    with pytest.raises(ValueError, match="heads"):
+        TorchPaged(Geometry(4, 2), device="cpu", **shape)

@@ -41,12 +41,22 @@ from kvspec.engines.session import Session
 from kvspec.geometry import DEVICE, Geometry, Place
 from kvspec.interface import Copy
 from kvspec.kernel.operation import Expected, Operation
-from kvspec.kernel.outcome import DONE, REFUSED, Answer, Observation, Outcome
+from kvspec.kernel.outcome import (
+    DONE,
+    REFUSED,
+    Answer,
+    Attended,
+    Heads,
+    Observation,
+    Outcome,
+    Probe,
+)
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Sequence, State, TableOf
 from kvspec.kernel.step import Change, Step
 from kvspec.rooms import CAPABILITIES, specification
 from kvspec.rooms.admission import CanAllocate
+from kvspec.rooms.attention import Attend
 from kvspec.rooms.core.operations import Allocate, Append, Free, ShowTable
 from kvspec.rooms.lease import BeginTransfer, EndTransfer, LeaseOf, Leases
 from kvspec.rooms.sharing import Fork
@@ -147,6 +157,22 @@ ANSWERS = st.builds(
     st.sampled_from(["", "OK", "NEVER", "InvalidLength", "UnknownSequence", "what?"]),
     COPIES,
 )
+HEADS = st.sampled_from([Heads(2, 1, 1, 2, 11), Heads(1, 1, 4, 1, 53), Heads(4, 2, 1, 1, 1)])
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Attended:
+    """What any attention may give, with any numbers, in the shape of its heads."""
+    heads = draw(HEADS)
+
+    def numbers(count: int) -> st.SearchStrategy[tuple[float, ...]]:
+        return st.lists(st.floats(), min_size=count, max_size=count).map(tuple)
+
+    queries, outputs = numbers(heads.n_heads * heads.d_k), numbers(heads.n_heads * heads.d_v)
+    probes = st.builds(Probe, queries, outputs, NUMBERS)
+    return Attended(heads, tuple(draw(st.lists(probes, max_size=2))))
+
+
 OBSERVATIONS = st.builds(
     Observation,
     tables=st.dictionaries(IDS, ENTRIES, max_size=4),
@@ -154,6 +180,7 @@ OBSERVATIONS = st.builds(
     readings=st.dictionaries(IDS, st.lists(CELLS | st.none(), max_size=5).map(tuple), max_size=3),
     aliased=st.lists(IDS, max_size=1).map(tuple),
     oddities=st.lists(st.just("a query answered nonsense"), max_size=1).map(tuple),
+    attended=st.dictionaries(IDS, attentions(), max_size=2),
 )
 OUTCOMES = st.builds(Outcome, ANSWERS, OBSERVATIONS)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
@@ -166,6 +193,7 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(EndTransfer, st.integers(0, 2)),
     st.builds(CanAllocate, LENGTHS),
     st.builds(WriteOutside, IDS, st.integers(-1, 9), st.integers(0, 9)),
+    st.builds(Attend, IDS),
 )
 STORIES = st.lists(st.tuples(OPERATIONS, OUTCOMES), min_size=1, max_size=6)
 BOUNDED = Geometries(max_tokens="required")

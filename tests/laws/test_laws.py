@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from attending import Attending
 from attrs import evolve
 from scopes import (
     CONTROL,
@@ -40,6 +41,7 @@ from kvspec.kernel.step import Step
 from kvspec.rooms import LAWS, ORDER, ROOMS, specification
 
 BY_ID = {law.id: law for law in LAWS}
+ATTENDING = scope(4, capabilities=("core", "store", "attention"))
 EXTENTS = scope(4, 1, placement="contiguous", reservation=Exact(), capabilities=UNSHARED)
 
 
@@ -96,6 +98,9 @@ def witnessed(law: Law, make: Callable[..., Any]) -> Ledger:
 PLACED = {"placement"}
 """The laws that claim nothing of an allocator whose blocks may lie anywhere."""
 
+STORED = ("store", "attention")
+"""The capabilities of allocators that hold the data."""
+
 ANYWHERE = [law for law in LAWS if law.id not in PLACED]
 
 
@@ -119,7 +124,7 @@ def test_a_law_is_idle_where_no_step_can_be_relevant_to_it(fields, idle):
     assert not relevant & idle
 
 
-@pytest.mark.parametrize("law", [x for x in ANYWHERE if x.capability != "store"], ids=told)
+@pytest.mark.parametrize("law", [x for x in ANYWHERE if x.capability not in STORED], ids=told)
 def test_a_witness_makes_its_law_bite_on_the_reference(law):
     """The script breaks nothing, and in it some disturbed outcome would break the law."""
     assert witnessed(law, Reference).bites[law.id] > 0
@@ -166,6 +171,12 @@ def undisturbed_steps() -> Iterator[Step]:
     for spec in (scope(), scope(4, 1, max_tokens=3), everything, EXTENTS):
         for seed in range(3):
             yield from wandering(spec, seed)
+    # The specification does not list what attention may give, so a store gives it.
+    for law in LAWS:
+        if law.capability == "attention":
+            calls = law.witness(ATTENDING.geometry)
+            for count in range(1, len(calls) + 1):
+                yield rehearsed(ATTENDING, *calls[:count], make=Attending)
 
 
 def disturbed_steps() -> Iterator[Step]:
@@ -346,12 +357,21 @@ def read_back() -> Step:
     return faulty(rehearsed(scope(4), allocate(0, 1), fork(0, 1), append(1, 1)), DONE)
 
 
+def attention() -> Step:
+    """A number comes out that is not the mean of what was written."""
+    step = rehearsed(ATTENDING, allocate(0, 3), make=Attending)
+    attended = step.seen.attended[0]
+    [probe] = attended.probes
+    output = (probe.output[0] + 1 / 64, *probe.output[1:])
+    return faulty(step, attended={0: evolve(attended, probes=(evolve(probe, output=output),))})
+
+
 FAULTS: dict[str, Callable[[], Step]] = {
     fault.__name__.strip("_").replace("_", "-"): fault
     for fault in (
         *(limit, write_bounds, misuse, well_formed, snapshot, can_allocate_, in_flight),
         *(copy_on_write, fork_, no_overlap, needless_copy, placement, atomicity, frame),
-        *(bounded_waste, retry, admission, ref_count, conservation, read_back),
+        *(bounded_waste, retry, admission, ref_count, conservation, read_back, attention),
     )
 }
 
@@ -400,7 +420,8 @@ def test_under_the_strict_contract_a_change_of_mind_is_a_breach_of_admission():
 @pytest.mark.parametrize("capability", [room.capability for room in ROOMS])
 def test_a_capability_that_is_not_claimed_brings_no_law(capability):
     """The laws of a specification are those of the rooms claimed, in the published order."""
-    claimed = ("core",) if capability == "core" else ("core", capability)
+    needs = next(room.needs for room in ROOMS if room.capability == capability)
+    claimed = ("core",) if capability == "core" else ("core", capability, *needs)
     spec = specification(Geometry(4, 2), Contract(), claimed)
     assert [law.id for law in spec.laws] == [
         law_id for law_id in ORDER if BY_ID[law_id].capability in claimed

@@ -24,18 +24,20 @@ from kvspec.attention.latent import LatentAttention
 UNIT_ROUNDOFF = 2.0**-53
 
 
-def bound(*, terms: int, scores: float, values: float, rows: int) -> float:
-    """The largest difference that rounding explains between two float64 outputs.
+def bound(
+    *, terms: int, scores: float, values: float, rows: int, unit: float = UNIT_ROUNDOFF
+) -> float:
+    """The largest difference that rounding explains between two outputs, float64 by default.
 
     `terms` is how many products a score sums (in a sum of sums, the lengths added up),
     `scores` bounds the scaled sum of their absolute values, `values` bounds the absolute
     values, and `rows` is how many rows are seen (with the length of a sum over the outputs, or
-    within each value, added).
+    within each value, added). `unit` is the unit roundoff of what they are computed in.
 
     >>> bound(terms=64, scores=10.0, values=1.0, rows=100) < 1e-12
     True
     """
-    return 4 * UNIT_ROUNDOFF * values * ((terms + 7) * scores + 4 * rows + 8)
+    return 4 * unit * values * ((terms + 7) * scores + 4 * rows + 8)
 
 
 def attention_bound(q: Array, k: Array, v: Array) -> float:

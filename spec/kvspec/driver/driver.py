@@ -8,15 +8,16 @@ from typing import Any
 from attrs import define, field
 
 from kvspec.driver import values
-from kvspec.driver.store import Rows
+from kvspec.driver.store import HeadRows, Rows
 from kvspec.driver.values import Nonsense, raised
 from kvspec.driver.watchdog import TimeUp, within
 from kvspec.interface import AllocatorError
 from kvspec.kernel.names import sequence_name
-from kvspec.kernel.operation import Handle, Operation, Values
-from kvspec.kernel.outcome import Answer, Look, Observation, Outcome
+from kvspec.kernel.operation import Handle, Operation, Query, Values
+from kvspec.kernel.outcome import Answer, Attended, Look, Observation, Outcome, Probe
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, State
+from kvspec.rooms import attention
 
 DEFAULT_CALL_TIMEOUT = 10.0
 """Seconds that one call may take, and the queries after it together."""
@@ -65,20 +66,30 @@ def _build(make: Callable[..., Any], spec: Specification) -> Any:
 def rows_of(allocator: Any, spec: Specification, timeout: float) -> Rows:
     """The rows that fit the store which `allocator` is, or `NotBuilt`."""
 
+    attends = any(room is attention.ROOM for room in spec.rooms)
+    named = "its attributes width and dtype"
+    named += f", {', '.join(attention.ROOM.attributes)}" if attends else ""
+
     def attributes() -> Rows:
+        width, dtype, capacity = allocator.width, allocator.dtype, spec.geometry.capacity
+        if attends:
+            return HeadRows(width, dtype, allocator, capacity)
+        return Rows(width, dtype, capacity)
+
+    def checked() -> Rows:
         try:
-            return Rows(allocator.width, allocator.dtype, spec.geometry.capacity)
+            return attributes()
         except (TimeUp, KeyboardInterrupt):
             raise
         except Nonsense as nonsense:
             raise NotBuilt(str(nonsense)) from None
         except BaseException as error:
-            raise NotBuilt(f"its attributes width and dtype: {raised(error)}") from error
+            raise NotBuilt(f"{named}: {raised(error)}") from error
 
     try:
-        return within(timeout, attributes)
+        return within(timeout, checked)
     except TimeUp:
-        raise NotBuilt("its attributes width and dtype did not come back") from None
+        raise NotBuilt(f"{named} did not come back") from None
 
 
 @define
@@ -97,11 +108,17 @@ class _Seen:
     readings: dict[int, tuple[Cell | None, ...]] = field(factory=dict)
     free: int | None = None
     aliased: list[int] = field(factory=list)
+    attended: dict[int, Attended] = field(factory=dict)
 
     def observation(self, oddities: list[str]) -> Observation:
         """What was seen so far: a thread that was left behind may still go on looking."""
         return Observation(
-            dict(self.tables), self.free, dict(self.readings), tuple(self.aliased), tuple(oddities)
+            dict(self.tables),
+            self.free,
+            dict(self.readings),
+            tuple(self.aliased),
+            tuple(oddities),
+            dict(self.attended),
         )
 
 
@@ -138,6 +155,8 @@ class Driver:
             if answer.kind == "done" and after is not state:
                 self._write(operation, state, oddities)
             self._look(operation, after, look, seen, oddities)
+            if look.full and isinstance(self._rows, HeadRows):
+                self._attend(operation, state, after, self._rows, seen, oddities)
 
         try:
             within(self.timeout, look_around)
@@ -178,6 +197,9 @@ class Driver:
         if isinstance(argument, Values):
             assert self._rows is not None  # only the room of stores speaks of values
             return self._rows.zeros(argument.num_tokens)
+        if isinstance(argument, Query):
+            assert isinstance(self._rows, HeadRows)  # only the room of attention speaks of queries
+            return self._rows.query([0.0] * (self._rows.heads.n_heads * self._rows.heads.d_k))
         return argument
 
     def _answer(self, operation: Operation, result: object) -> Answer:
@@ -231,6 +253,35 @@ class Driver:
                 cells = self._ask(name, oddities, partial(self._read, seq, length))
                 if cells is not None:
                     seen.readings[seq] = cells
+
+    def _attend(
+        self,
+        operation: Operation,
+        before: State,
+        after: State,
+        rows: HeadRows,
+        seen: _Seen,
+        oddities: list[str],
+    ) -> None:
+        """Ask each sequence in which something is written what it attends to."""
+        written = None
+        if after is not before:  # it succeeded, and the caller wrote
+            written = operation.writes(before, self.spec)
+        for seq, sequence in after.sequences.items():
+            cells = sequence.cells
+            if written is not None and written.seq == seq:
+                cells = cells[: written.start] + written.cells
+            if not cells:
+                continue
+            geometry = self.spec.geometry
+            position, query = attention.probing(cells, before.clock, geometry, rows.heads)
+            name = f"attend({sequence_name(seq)}, a query along position {position})"
+            output = self._ask(name, oddities, partial(self._output, seq, query, rows))
+            if output is not None:
+                seen.attended[seq] = Attended(rows.heads, (Probe(query, output, position),))
+
+    def _output(self, seq: int, query: tuple[float, ...], rows: HeadRows) -> tuple[float, ...]:
+        return rows.output(self._invoke("attend", seq, rows.query(query)))
 
     def _ask(self, name: str, oddities: list[str], query: Callable[[], Any]) -> Any:
         """What `query` gives, or `None` and an oddity under its name."""

@@ -5,17 +5,23 @@ never equals what its slot or its neighbours held before, and what is read back 
 write that it came from.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvspec.driver.values import Nonsense, shown, whole_number
+from kvspec.kernel.outcome import Heads
 from kvspec.kernel.state import Cell
+from kvspec.rooms.attention import row, tag_bits
 
 _LEAST_BITS = 16
 """Rows must tell at least so many bits of cells apart."""
+
+_LEAST_HEAD_BITS = 32
+"""The rows of a store that computes attention name steps, not cells, and are never used again."""
 
 _TAG_BITS = 64
 """And no more than so many need be."""
@@ -66,8 +72,8 @@ class Rows:
         self._tags: int = self._base**self._digits  # 0 is the tag of slots that were never written
         self._most: int = min(max(2**_LEAST_BITS, 4 * slots), self._tags - 1 - slots)
         self._last = 0
-        self._rows: dict[Cell, tuple[int, ...]] = {}
-        self._cells: dict[tuple[int, ...], Cell] = {}
+        self._rows: dict[Cell, tuple[float, ...]] = {}
+        self._cells: dict[tuple[float, ...], Cell] = {}
 
     def zeros(self, rows: int) -> npt.NDArray[Any]:
         """So many rows of zeros."""
@@ -88,7 +94,7 @@ class Rows:
         self._rows = {cell: self._rows[cell] for cell in cells if cell in self._rows}
         self._cells = {row: cell for cell, row in self._rows.items()}
 
-    def _new_row(self, cell: Cell) -> tuple[int, ...]:
+    def _new_row(self, cell: Cell) -> tuple[float, ...]:
         assert len(self._cells) < self._tags - 1  # `many` has seen to it
         row = self._row()
         while row in self._cells:
@@ -123,6 +129,66 @@ class Rows:
         if not exact_bits(array.dtype):
             raise Nonsense(f"the reading has dtype {array.dtype}, not {self.dtype}")
         return tuple(self._cells.get(tuple(row)) for row in array.tolist())
+
+
+class HeadRows(Rows):
+    """The rows of a store that computes attention: small floats that its law knows too.
+
+    Raises `Nonsense` for heads that do not make up the width, for a dtype that is no float, and
+    where a row does not tell 32 bits of cells apart.
+    """
+
+    def __init__(self, width: object, dtype: object, allocator: Any, capacity: int) -> None:
+        super().__init__(width, dtype, capacity)
+        shape = {
+            name: whole_number(getattr(allocator, name), f"the attribute {name}")
+            for name in ("n_heads", "n_kv_heads", "d_k", "d_v")
+        }
+        if self.dtype.kind != "f":
+            raise Nonsense(f"the dtype is {self.dtype}, and attention is over floats")
+        try:
+            self.heads = Heads(**shape, bits=exact_bits(self.dtype))
+        except ValueError as error:
+            raise Nonsense(str(error)) from None
+        if self.heads.width != self.width:
+            raise Nonsense(
+                f"the width is {self.width}, and n_kv_heads * (d_k + d_v) is {self.heads.width}"
+            )
+        if self.heads.n_heads * self.heads.d_k > _WIDEST:
+            raise Nonsense(f"a query of {self.heads.n_heads} heads is too wide")
+        bits = tag_bits(self.heads)
+        if bits < _LEAST_HEAD_BITS:
+            raise Nonsense(
+                f"a row of {shape['n_kv_heads']} heads of {shape['d_k']} signs and "
+                f"{shape['d_v']} values of 4 bits tells {bits} bits of contents apart, and the "
+                f"suite needs {_LEAST_HEAD_BITS}: widen the store"
+            )
+        self._capacity = capacity
+        self._most = max(2**_LEAST_BITS, 4 * capacity)
+
+    def _new_row(self, cell: Cell) -> tuple[float, ...]:
+        new = row(cell.position, cell.operation, self._capacity, self.heads)
+        self._rows[cell], self._cells[new] = new, cell
+        return new
+
+    def query(self, numbers: Sequence[float]) -> npt.NDArray[Any]:
+        """A query from its numbers, shape `(n_heads, d_k)`."""
+        return np.array(numbers, dtype=self.dtype).reshape(self.heads.n_heads, self.heads.d_k)
+
+    def output(self, answer: object) -> tuple[float, ...]:
+        """The numbers of an output, flat; `Nonsense` for what is no array of the right shape."""
+        try:
+            array = np.asarray(answer)
+        except Exception:  # whatever stands in the way, it is no array
+            raise Nonsense(f"the output is {shown(answer)}, not an array") from None
+        shape = (self.heads.n_heads, self.heads.d_v)
+        if array.shape != shape:
+            raise Nonsense(f"the output has shape {array.shape}, not {shape}")
+        if array.dtype.kind != "f":
+            raise Nonsense(f"the output has dtype {array.dtype}, not {self.dtype}")
+        numbers: list[float] = array.astype(np.float64).ravel().tolist()
+        # One object for all NaN: they are equal to nothing but themselves.
+        return tuple(number if number == number else math.nan for number in numbers)
 
 
 def _dtype(dtype: object) -> np.dtype[Any]:

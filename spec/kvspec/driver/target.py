@@ -191,6 +191,12 @@ def target(
     for room in ROOMS:
         if room.capability in capabilities:
             _require(made, room, name, timeout)
+            lacks = [need for need in room.needs if need not in capabilities]
+            if lacks:
+                raise TargetError(
+                    f"{name}: it claims {room.capability}, which needs {' and '.join(lacks)} as "
+                    "well; implement that, or list the capabilities in its contract"
+                )
     tested = Target(name, make, contract, capabilities)
     if "store" in capabilities:
         try:

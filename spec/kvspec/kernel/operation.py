@@ -36,6 +36,11 @@ class Values:
 
 
 @frozen
+class Query:
+    """Stands for the query of zeros, in the shape of a store's heads."""
+
+
+@frozen
 class Need:
     """How many fresh blocks an operation takes, the fewest that the contract allows.
 
@@ -91,7 +96,7 @@ class Operation:
     """Whether it only asks: nothing may change."""
 
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Positional and keyword arguments; a `Handle` or `Values` stands for a value."""
+        """Positional and keyword arguments; a `Handle`, `Values` or `Query` stands for a value."""
         raise NotImplementedError
 
     @property

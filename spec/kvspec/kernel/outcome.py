@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from kvspec.interface import Copy
 from kvspec.kernel.state import Cell, Entries
+from kvspec.validation import at_least
 
 AnswerKind = Literal["done", "refused", "error", "raised", "nonsense", "hang"]
 
@@ -51,13 +52,66 @@ TOUCHED = Look(full=False)
 
 
 @frozen
+class Heads:
+    """The shape of an attention, and how precise the store's dtype is.
+
+    Query head `h` reads key-value head `h // (n_heads // n_kv_heads)`; a key has `d_k` numbers
+    and a value `d_v`. The dtype holds whole numbers of `bits` bits exactly. Raises
+    `ValueError` where the query heads cannot share the others evenly.
+    """
+
+    n_heads: int = field(validator=at_least(1))
+    n_kv_heads: int = field(validator=at_least(1))
+    d_k: int = field(validator=at_least(1))
+    d_v: int = field(validator=at_least(1))
+    bits: int = field(validator=at_least(1))
+
+    def __attrs_post_init__(self) -> None:
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"{self.n_heads} query heads cannot share {self.n_kv_heads} key-value heads evenly"
+            )
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row: all keys, then all values, head by head."""
+        return self.n_kv_heads * (self.d_k + self.d_v)
+
+
+@frozen
+class Probe:
+    """One query and its output, both flat, head by head; NaN is always `math.nan` itself.
+
+    `position` is the one along whose key the query is, in the heads where it is not zero.
+    """
+
+    query: tuple[float, ...]
+    output: tuple[float, ...]
+    position: int
+
+
+@frozen
+class Attended:
+    """What a store that computes attention gave for one sequence."""
+
+    heads: Heads
+    probes: tuple[Probe, ...]
+
+    def __attrs_post_init__(self) -> None:
+        sizes = self.heads.n_heads * self.heads.d_k, self.heads.n_heads * self.heads.d_v
+        if any((len(probe.query), len(probe.output)) != sizes for probe in self.probes):
+            raise ValueError("a query or an output has not the shape of the heads")
+
+
+@frozen
 class Observation:
     """What was seen after a call.
 
     `tables` and `readings` are by sequence; a reading is what `read` gave, as cells, with
     `None` for values that were never written. `free` is the allocator's own count.
     `aliased` names the sequences whose earlier table changed in the caller's hands, and
-    `oddities` says what the queries gave that is outside the interface.
+    `oddities` says what the queries gave that is outside the interface. `attended` is by sequence
+    too, from stores that compute attention.
     """
 
     tables: Mapping[int, Entries] = field(factory=dict)
@@ -65,6 +119,7 @@ class Observation:
     readings: Mapping[int, tuple[Cell | None, ...]] = field(factory=dict)
     aliased: tuple[int, ...] = ()
     oddities: tuple[str, ...] = ()
+    attended: Mapping[int, Attended] = field(factory=dict)
 
 
 @frozen

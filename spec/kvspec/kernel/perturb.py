@@ -1,15 +1,16 @@
 """Ways of disturbing an outcome: the raw material of bites.
 
 Each gives outcomes that differ from the step's own in one respect: the answer, the count,
-one table entry, the copies, a reading.
+one table entry, the copies, a reading, an output.
 """
 
+import math
 from collections.abc import Iterator
 
 from attrs import evolve
 
 from kvspec.interface import Copy
-from kvspec.kernel.outcome import DONE, REFUSED, Answer, Outcome
+from kvspec.kernel.outcome import DONE, REFUSED, Answer, Attended, Outcome
 from kvspec.kernel.state import Cell, Entries
 from kvspec.kernel.step import Step
 
@@ -73,6 +74,16 @@ def other_reading(step: Step) -> Iterator[Outcome]:
             yield evolve(step.outcome, observation=evolve(step.seen, readings=readings))
 
 
+def other_output(step: Step) -> Iterator[Outcome]:
+    """An attention gives another first number, or none."""
+    for seq, attended in step.seen.attended.items():
+        for i, probe in enumerate(attended.probes):
+            for first in (probe.output[0] + 0.25, math.nan):
+                other = evolve(probe, output=(first, *probe.output[1:]))
+                probes = (*attended.probes[:i], other, *attended.probes[i + 1 :])
+                yield with_attended(step, seq, evolve(attended, probes=probes))
+
+
 def oddity(step: Step) -> Iterator[Outcome]:
     """A query gives something outside the interface."""
     odd = evolve(step.seen, oddities=("a query answered nonsense",))
@@ -83,6 +94,12 @@ def aliased(step: Step) -> Iterator[Outcome]:
     """A table that was handed out earlier changed in the caller's hands."""
     for seq in step.seen.tables:
         yield evolve(step.outcome, observation=evolve(step.seen, aliased=(seq,)))
+
+
+def with_attended(step: Step, seq: int, attended: Attended) -> Outcome:
+    """The outcome in which attention over `seq` gave this."""
+    everything = {**step.seen.attended, seq: attended}
+    return evolve(step.outcome, observation=evolve(step.seen, attended=everything))
 
 
 def _with_table(step: Step, seq: int, entries: Entries) -> Outcome:

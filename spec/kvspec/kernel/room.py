@@ -42,6 +42,7 @@ class Room:
     arguments by method. `facts` is the room's initial slice of the state, if it has any,
     `fold` reacts to events by changing the slice and what its holders hold, and `guard` gives
     the errors that the room adds to operations of any room. `wrong` gives some wrong calls.
+    `needs` are the capabilities without which this one cannot be claimed.
     """
 
     capability: str
@@ -49,6 +50,7 @@ class Room:
     laws: tuple[Law, ...]
     keywords: Mapping[str, str] = field(factory=dict)
     attributes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     operations: tuple[type[Operation], ...] = ()
     facts: object = None
     fold: Callable[[State, Event], State] | None = None

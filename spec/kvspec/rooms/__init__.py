@@ -1,7 +1,8 @@
 """The rooms: one capability each, none knowing another. Here they are put together.
 
 `ORDER` is the published order of the laws: the first broken one is the one reported. The
-most specific come first, and read-back, which sees everything but explains least, last.
+most specific come first, and last those that see everything but explain least: read-back, and
+attention, which sees it through sums.
 """
 
 from kvspec.contract import Contract
@@ -10,7 +11,7 @@ from kvspec.kernel.law import Law
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.room import Room
 from kvspec.kernel.specification import Specification
-from kvspec.rooms import admission, core, lease, reservation, sharing, store
+from kvspec.rooms import admission, attention, core, lease, reservation, sharing, store
 
 ROOMS: tuple[Room, ...] = (
     core.ROOM,
@@ -19,6 +20,7 @@ ROOMS: tuple[Room, ...] = (
     sharing.ROOM,
     lease.ROOM,
     store.ROOM,
+    attention.ROOM,
 )
 
 ORDER: tuple[str, ...] = (
@@ -42,6 +44,7 @@ ORDER: tuple[str, ...] = (
     "ref-count",
     "conservation",
     "read-back",
+    "attention",
 )
 
 CAPABILITIES: tuple[str, ...] = tuple(room.capability for room in ROOMS)
@@ -69,6 +72,9 @@ def specification(
             f"capabilities must include core and be among {', '.join(CAPABILITIES)}; "
             f"not {', '.join(unknown) or 'without core'}"
         )
+    for room in ROOMS:
+        if room.capability in capabilities and (lacks := set(room.needs) - set(capabilities)):
+            raise ValueError(f"{room.capability} cannot be claimed without {min(lacks)}")
     if not contract.geometries.admits(geometry):
         raise ValueError(f"the contract excludes {geometry}")
     if geometry.window or geometry.num_host_blocks or geometry.groups is not None:

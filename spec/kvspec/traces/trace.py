@@ -6,6 +6,7 @@ which laws the last step broke.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -168,11 +169,30 @@ def _generic(wanted: Any) -> Callable[[Any], bool]:
     return lambda kind: bool(get_origin(kind) is wanted)
 
 
+_NO_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""JSON has no word for these, and an output may be any."""
+
+
+def _float_out(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
+
+
+def _float_in(data: Any, _: object) -> float:
+    if type(data) is str and data in _NO_NUMBERS:
+        return _NO_NUMBERS[data]
+    if type(data) is not float:
+        raise ValueError(f"{_short(data)} is not a number with a point")
+    return data
+
+
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True)
     converter.register_structure_hook(int, _exact(int, "a whole number"))
     converter.register_structure_hook(bool, _exact(bool, "true or false"))
     converter.register_structure_hook(str, _exact(str, "a text"))
+
+    converter.register_structure_hook(float, _float_in)
+    converter.register_unstructure_hook(float, _float_out)
 
     def mapping_in(data: Any, kind: Any) -> Any:
         # JSON has only texts as keys.
