@@ -263,11 +263,14 @@ class Driver:
         seen: _Seen,
         oddities: list[str],
     ) -> None:
-        """Ask each sequence in which something is written what it attends to."""
+        """Ask the sequences of the call, and one of the others in turn, what they attend to."""
         written = None
+        turn = before.clock % max(1, len(after.sequences))
         if after is not before:  # it succeeded, and the caller wrote
             written = operation.writes(before, self.spec)
-        for seq, sequence in after.sequences.items():
+        for i, (seq, sequence) in enumerate(after.sequences.items()):
+            if seq not in operation.touched and i != turn:
+                continue  # attention is slow, and what changed is what is easily wrong
             cells = sequence.cells
             if written is not None and written.seq == seq:
                 cells = cells[: written.start] + written.cells

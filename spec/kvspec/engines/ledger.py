@@ -7,8 +7,8 @@ from attrs import define, field
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.step import Step
 
-_LOOKED_AT = 16
-"""A law's bite is looked for in so many relevant steps, and then in every 32nd."""
+_ENOUGH = 16
+"""After so many bites, one more is looked for in every 32nd relevant step only."""
 
 
 @define
@@ -36,5 +36,6 @@ class Ledger:
     def _note(self, law: Law, step: Step) -> None:
         self.evaluations[law.id] += 1
         count = self.evaluations[law.id]
-        if (count <= _LOOKED_AT or count % 32 == 0) and law.bites(step):
+        wanted = self.bites[law.id] < _ENOUGH or count % 32 == 0
+        if wanted and law.bites(step):
             self.bites[law.id] += 1
