@@ -117,8 +117,8 @@ def test_what_fails_is_misuse_and_what_is_odd_is_ill_formed():
 @pytest.mark.parametrize("heads", [HEADS, Heads(1, 1, 4, 8, 11), Heads(8, 8, 64, 64, 24)])
 def test_rows_are_small_exact_and_all_different(heads):
     """Keys are signs, values are eighths, float16 holds them, and no cell has another's row."""
-    rows = {row(p, op, 48, heads): (p, op) for op in range(300) for p in range(48)}
-    assert len(rows) == 300 * 48
+    rows = {row(p, op, 48, heads): (p, op) for op in range(100) for p in range(48)}
+    assert len(rows) == 100 * 48
     keys, values = parted([*rows][:999], heads)
     assert set(np.abs(keys).ravel()) == {1.0}
     assert set(values.ravel()) == {eighth / 8 for eighth in range(-8, 8)}

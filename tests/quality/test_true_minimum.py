@@ -40,7 +40,7 @@ class Size(NamedTuple):
 # ------------------------------------------------------------------------------ the search
 
 POOLS = (Geometry(1, 1), Geometry(1, 2), Geometry(2, 1), Geometry(2, 2))
-SEQUENCES, LEASES, LONGEST, DEEPEST = 3, 2, 4, 6
+SEQUENCES, LEASES, LONGEST, DEEPEST = 2, 2, 3, 6
 
 
 class Node(NamedTuple):
