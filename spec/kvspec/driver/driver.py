@@ -14,7 +14,7 @@ from kvspec.driver.watchdog import TimeUp, within
 from kvspec.interface import AllocatorError
 from kvspec.kernel.names import sequence_name
 from kvspec.kernel.operation import Handle, Operation, Query, Values
-from kvspec.kernel.outcome import Answer, Attended, Look, Observation, Outcome, Probe
+from kvspec.kernel.outcome import TOUCHED, Answer, Attended, Look, Observation, Outcome, Probe
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, State
 from kvspec.rooms import attention
@@ -263,14 +263,17 @@ class Driver:
         seen: _Seen,
         oddities: list[str],
     ) -> None:
-        """Ask the sequences of the call, and one of the others in turn, what they attend to."""
+        """Ask what the sequences that the operation concerns attend to, and one more in turn.
+
+        Not all of them: in many stores this takes longer than everything else.
+        """
         written = None
-        turn = before.clock % max(1, len(after.sequences))
         if after is not before:  # it succeeded, and the caller wrote
             written = operation.writes(before, self.spec)
-        for i, (seq, sequence) in enumerate(after.sequences.items()):
-            if seq not in operation.touched and i != turn:
-                continue  # attention is slow, and what changed is what is easily wrong
+        live = tuple(after.sequences)
+        asked = {*self.spec.concerned(after, operation, TOUCHED), *_one_in_turn(live, before.clock)}
+        for seq in [seq for seq in live if seq in asked]:
+            sequence = after.sequences[seq]
             cells = sequence.cells
             if written is not None and written.seq == seq:
                 cells = cells[: written.start] + written.cells
@@ -346,6 +349,10 @@ class Driver:
             _overwrite(earlier.raw, 0, earlier.entries[0])
         self._invoke("block_table", seq)
         return True
+
+
+def _one_in_turn(live: tuple[int, ...], clock: int) -> tuple[int, ...]:
+    return live[clock % len(live) :][:1] if live else ()
 
 
 def _starts_with(junk: int, raw: Any) -> bool:

@@ -9,7 +9,7 @@ A query shows it that is zero in every other head: there the plain mean of the v
 in which each row that is seen counts alike. In the remaining heads it is a multiple of the key
 of one position, so small that the weights stay apart: under a much larger one the softmax is
 saturated, and whether the scores were scaled no longer shows. From step to step the heads
-change places, and the positions take turns. (One query a look, since stores are slow.)
+change places, and the positions take turns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
