@@ -110,6 +110,30 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float) -
     return value
 
 
+def _on_device(context: click.Context, parameter: click.Parameter, device: str | None) -> None:
+    """Tell the allocators by the environment, for as long as the command lasts."""
+    if device is None:
+        return
+    before = os.environ.get("KVSPEC_DEVICE")
+    os.environ["KVSPEC_DEVICE"] = device
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop("KVSPEC_DEVICE", None)
+        else:
+            os.environ["KVSPEC_DEVICE"] = before
+
+    context.call_on_close(restore)
+
+
+_DEVICE = click.option(
+    "--device",
+    metavar="cpu|cuda|...",
+    callback=_on_device,
+    expose_value=False,
+    help="Where allocators that hold tensors put them (as KVSPEC_DEVICE says it).",
+)
+
 _TIMEOUT = click.option(
     "--call-timeout",
     type=float,
@@ -171,6 +195,7 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Save counterexamples in this folder.",
 )
+@_DEVICE
 @_TIMEOUT
 def check(
     targets: tuple[str, ...],
@@ -314,6 +339,7 @@ def show(trace_file: Path) -> None:
 @main.command("replay")
 @_TRACE
 @click.option("--allocator", required=True, metavar="TARGET", help="What to replay it on.")
+@_DEVICE
 @_TIMEOUT
 def replay_command(trace_file: Path, allocator: str, call_timeout: float) -> None:
     """Replay a saved trace on an allocator.

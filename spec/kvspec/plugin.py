@@ -1,5 +1,6 @@
 """The pytest plugin: the options, and nothing else. It loads in everybody's pytest."""
 
+import os
 from typing import Any
 
 
@@ -21,12 +22,15 @@ def pytest_addoption(parser: Any) -> None:
         help="how much the machines try (default: ci)",
     )
     group.addoption("--kvspec-seed", type=int, default=0, help="the seed of the machines")
+    group.addoption("--kvspec-device", metavar="cpu|cuda|...", help="sets KVSPEC_DEVICE")
     group.addoption("--call-timeout", type=float, default=None, help="seconds a call may take")
     group.addoption("--save-traces", metavar="DIR", help="where counterexamples are saved")
 
 
 def pytest_configure(config: Any) -> None:
     """Stop at once, with one line, where what the options name cannot be tested."""
+    if device := config.getoption("--kvspec-device"):
+        os.environ["KVSPEC_DEVICE"] = device
     if config.getoption("--allocator") or config.getoption("--contract") is not None:
         from kvspec.conformance import named_targets
 

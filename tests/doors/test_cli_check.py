@@ -411,3 +411,18 @@ def test_a_progress_bar_on_a_terminal(python):
     assert "reference" in shown
     assert "/60" in shown
     assert "\x1b" not in done.out
+
+
+def test_the_device_is_told_to_the_allocators(kvspec, monkeypatch):
+    """`--device` reaches them as KVSPEC_DEVICE, and is forgotten afterwards."""
+    monkeypatch.delenv("KVSPEC_DEVICE", raising=False)
+    Path("placed.py").write_text(
+        "import os\n"
+        "from kvimpls.reference import Reference\n"
+        "class Placed(Reference):\n"
+        "    def __init__(self, geometry):\n"
+        "        assert os.environ['KVSPEC_DEVICE'] == 'cuda:1'\n"
+        "        super().__init__(geometry)\n"
+    )
+    assert kvspec("check", "placed.py:Placed", "--profile", "quick", "--device", "cuda:1").code == 0
+    assert "KVSPEC_DEVICE" not in os.environ
