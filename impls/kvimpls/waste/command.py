@@ -111,6 +111,8 @@ def waste(
             if drawing:
                 drawn = draw(trace, runs, capacity, steps, report)
         results = [run.result for run in runs]
+        if plots is not None:
+            make_folder(plots)  # before anything is shown or written, since it may fail
         timing = "backlog" if step_seconds is None else f"timed, {step_seconds} s a step"
         show(tables.heading(trace, capacity, timing), "")
         show(tables.memory_table(results), "", tables.event_table(results))
@@ -120,7 +122,6 @@ def waste(
             data = tables.as_data(trace, capacity, step_seconds, hits, results)
             write_whole(json_file, (json.dumps(data, indent=1) + "\n").encode())
         if plots is not None:
-            make_folder(plots)
             for name, content in drawn.items():
                 write_whole(plots / name, content)
                 click.echo(f"drew {plots / name}")
