@@ -112,3 +112,12 @@ def test_they_are_unusual():
     """The same story leaves other tables in each, so it is not one allocator seven times."""
     left = {kind.__name__: tables(kind) for kind in NAMED}
     assert len({str(found) for found in left.values()}) == len(NAMED), left
+
+
+def test_duties_of_the_caller_go_with_relocation():
+    """The witnesses' wrong calls are left out, also where choices are not enumerated."""
+
+    class Trusting(Relocating):
+        contract = Contract(relocates=True, misuse="callers_duty")
+
+    assert check_allocator(Trusting, profile="quick").trace is None

@@ -21,14 +21,25 @@ def run(
     name: str = "allocator",
     timeout: float = DEFAULT_CALL_TIMEOUT,
     ledger: Ledger | None = None,
+    sensible: bool = False,
 ) -> Trace:
     """Perform `steps` on a fresh allocator, up to the first breach; the trace of it.
 
-    Raises `NotBuilt` where the factory makes no allocator.
+    Where only `sensible` ones are wanted, a call that is wrong and was not meant to be is left
+    out, and so is one that would give a lease a name that another has. Raises `NotBuilt` where
+    the factory makes no allocator.
     """
     session = Session(make, spec, name=name, timeout=timeout, ledger=ledger)
+    named = set()
     with watching():
         for step in steps:
+            if sensible:
+                handle = step.operation.handle
+                errors = spec.expect(session.state, step.operation).errors
+                if (errors and not step.wrong) or handle in named:
+                    continue
+                if handle is not None and not errors:
+                    named.add(handle)
             if session.perform(step.operation, step.look):
                 break
     return session.trace

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, NotBuilt
-from kvspec.engines.session import Session
+from kvspec.engines.replay import run
 from kvspec.kernel.outcome import FULL
 from kvspec.rooms import specification
 from kvspec.traces.moves import Case, moves, size
@@ -75,17 +75,7 @@ class Reducer:
         """
         spec = specification(case.geometry, trace.contract, trace.capabilities)
         try:
-            session = Session(self.make, spec, name=trace.allocator, timeout=self.timeout)
+            again = run(self.make, spec, case.steps, trace.allocator, self.timeout, sensible=True)
         except NotBuilt:
             return None
-        named = set()
-        for step in case.steps:
-            operation, handle = step.operation, step.operation.handle
-            errors = spec.expect(session.state, operation).errors
-            if (errors and not step.wrong) or handle in named:
-                continue
-            if handle is not None and not errors:
-                named.add(handle)
-            if session.perform(operation, step.look):
-                return session.trace
-        return None
+        return again if again.breaches else None
