@@ -18,7 +18,7 @@ from kvspec.contract import (
     ToMax,
     Unspecified,
 )
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, Group
 from kvspec.interface import (
     Admission,
     AllocatorError,
@@ -46,6 +46,7 @@ __all__ = [
     "Geometries",
     "Geometry",
     "Granular",
+    "Group",
     "InjectedFault",
     "InvalidLength",
     "NotResident",

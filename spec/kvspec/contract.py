@@ -178,6 +178,10 @@ Placement = Literal["anywhere", "contiguous", "aligned", "slots"]
 EagerFork = Literal["none", "tail", "all"]
 Misuse = Literal["raises", "callers_duty"]
 MaxTokens = Literal["optional", "required", "none"]
+WindowRelease = Literal["exact", "early", "late"]
+Eviction = Literal["uncached_first", "one_queue", "any"]
+EvictionOrder = Literal["any", "lru"]
+ResetWhenUsed = Literal["epoch", "refused"]
 
 
 @frozen
@@ -221,6 +225,20 @@ class Contract:
       exactly when there is no hole of that kind.
     - `relocates`: blocks may move, the copies being reported, in any operation that succeeds.
     - `eager_fork`: what `fork` copies at once: nothing, a partly filled tail, or all blocks.
+    - `window_release`: by which token an append judges what lies before the window: `exact` by
+      its first new one, `early` by its last new one, `late` by the last one before it.
+    - `window_before_refusal`: a refused append may have released what lies before the window.
+    - `deduplicates`: publishing may change a table entry to a block of equal cached contents.
+    - `eviction`: which cached blocks are given up when blocks are taken: only as many as lack in
+      other free blocks (`uncached_first`), those that the one queue of all free blocks comes to
+      (`one_queue`), or `any`.
+    - `order`: the order in which they are given up: `any`, or `lru`, which is that of release,
+      and within one release the last block of a sequence first.
+    - `forgets`: cached contents may be lost at any time.
+    - `leave_one`: a hit leaves the last token of a prompt to be computed.
+    - `free_counts_cached`: free counts include cached blocks that nobody uses.
+    - `reset_when_used`: what `reset_prefix_cache` does while sequences live: it succeeds and they
+      publish nothing any more (`epoch`), or it is `refused`.
     - `misuse`: whether a wrong call raises, or not making one is the caller's duty.
     - `first_block`: the lowest block id that is handed out.
     - `geometries`: what the allocator can be built with.
@@ -238,6 +256,19 @@ class Contract:
     placement: Placement = field(default="anywhere", kw_only=True, validator=one_of(Placement))
     relocates: bool = field(default=False, kw_only=True, validator=of(bool))
     eager_fork: EagerFork = field(default="none", kw_only=True, validator=one_of(EagerFork))
+    window_release: WindowRelease = field(
+        default="exact", kw_only=True, validator=one_of(WindowRelease)
+    )
+    window_before_refusal: bool = field(default=False, kw_only=True, validator=of(bool))
+    deduplicates: bool = field(default=False, kw_only=True, validator=of(bool))
+    eviction: Eviction = field(default="uncached_first", kw_only=True, validator=one_of(Eviction))
+    order: EvictionOrder = field(default="any", kw_only=True, validator=one_of(EvictionOrder))
+    forgets: bool = field(default=False, kw_only=True, validator=of(bool))
+    leave_one: bool = field(default=True, kw_only=True, validator=of(bool))
+    free_counts_cached: bool = field(default=True, kw_only=True, validator=of(bool))
+    reset_when_used: ResetWhenUsed = field(
+        default="epoch", kw_only=True, validator=one_of(ResetWhenUsed)
+    )
     misuse: Misuse = field(default="raises", kw_only=True, validator=one_of(Misuse))
     first_block: int = field(default=0, kw_only=True, validator=at_least(0))
     geometries: Geometries = field(factory=Geometries, kw_only=True, validator=of(Geometries))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from attrs import field, frozen
 from attrs.validators import optional
 
-from kvspec.validation import at_least
+from kvspec.validation import as_tuple, at_least, each, of
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -60,23 +60,48 @@ def growth(length: int, added: int, block_size: int) -> int:
 
 
 class Place(NamedTuple):
-    """Where blocks live: a memory tier and a KV group; block ids are unique within a place."""
+    """Where blocks live: a memory tier and a pool in it; block ids are unique within a place."""
 
     tier: str = "device"
-    group: int = 0
+    pool: int = 0
+
+    def __str__(self) -> str:
+        return self.tier if self.pool == 0 else f"{self.tier} pool {self.pool}"
 
 
 DEVICE = Place()
+HOST = Place("host")
+
+
+@frozen
+class Group:
+    """One KV group: layers that share a block table, since they attend to the same tokens.
+
+    Its blocks hold `block_size` tokens. With a `window` it attends to so many tokens only. Its
+    blocks come from the geometry's pool, which it shares with other groups, or where `num_blocks`
+    is given from a pool of its own of so many blocks.
+
+    Source: hybrid models such as Gemma 2, and the groups of vLLM's KVCacheConfig.
+    """
+
+    block_size: int = field(validator=at_least(1))
+    window: int | None = field(default=None, validator=optional(at_least(1)))
+    num_blocks: int | None = field(default=None, validator=optional(at_least(1)))
 
 
 @frozen
 class Geometry:
     """What an allocator is built with: the sizes of its pools, in blocks and tokens.
 
-    Raises `ValueError`, naming the field, for a size that is not a whole number or too small.
+    `groups` are the KV groups of a hybrid model, each with its own table, block size and window;
+    the first has `block_size` and shares the pool of `num_blocks`. Raises `ValueError`, naming
+    the field, for a size that is not a whole number or too small, and for groups that do not
+    agree with the rest.
 
     >>> Geometry(8, 16, max_tokens=64).capacity
     128
+    >>> Geometry(8, 16, groups=[Group(16), Group(4, window=8, num_blocks=6)]).pools
+    (8, 6)
     """
 
     num_blocks: int = field(validator=at_least(1))
@@ -84,9 +109,43 @@ class Geometry:
     num_host_blocks: int = field(default=0, kw_only=True, validator=at_least(0))
     window: int | None = field(default=None, kw_only=True, validator=optional(at_least(1)))
     max_tokens: int | None = field(default=None, kw_only=True, validator=optional(at_least(1)))
-    groups: None = field(default=None, kw_only=True)
+    groups: tuple[Group, ...] | None = field(
+        default=None,
+        kw_only=True,
+        converter=as_tuple,
+        validator=optional(each(of(Group), least=1)),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        """Raise `ValueError` for groups that contradict the other fields."""
+        if self.groups is None:
+            return
+        first = self.groups[0]
+        if first.block_size != self.block_size or first.num_blocks is not None:
+            raise ValueError(
+                "the first group has the block_size of the geometry and shares its pool of "
+                f"num_blocks; it is {first}"
+            )
+        if self.window is not None or self.num_host_blocks:
+            raise ValueError("with groups each has its own window, and there are no host blocks")
 
     @property
     def capacity(self) -> int:
         """How many tokens the device pool holds."""
         return self.num_blocks * self.block_size
+
+    @property
+    def layout(self) -> tuple[Group, ...]:
+        """The KV groups; where none are given, the one that there is."""
+        return self.groups or (Group(self.block_size, self.window),)
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """The sizes of the device pools in blocks: the shared one, then those of single groups."""
+        own = (group.num_blocks for group in self.groups or ())
+        return (self.num_blocks, *(size for size in own if size is not None))
+
+    def pool_of(self, group: int) -> int:
+        """The index in `pools` of the pool from which a group takes its blocks."""
+        own = [g for g, one in enumerate(self.layout) if one.num_blocks is not None]
+        return own.index(group) + 1 if group in own else 0

@@ -6,7 +6,7 @@ admission is the enum or its name. `CAPABILITIES` lists each capability's method
 allocator may claim any set of capabilities that includes `core`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -83,7 +83,11 @@ class CoreAllocator(Protocol):
         ...
 
     def block_table(self, seq: int) -> Sequence[int | None]:
-        """A snapshot of the blocks of `seq`, in the order of its positions."""
+        """A snapshot of the blocks of `seq`, in the order of its positions.
+
+        With `geometry.window` set (capability `window`, which has no methods: the contract or an
+        attribute `supports_window = True` claims it), entries wholly before the window are `None`.
+        """
         ...
 
     def num_free_blocks(self) -> int:
@@ -99,6 +103,62 @@ class SharingAllocator(CoreAllocator, Protocol):
         ...
 
 
+class RollingBackAllocator(CoreAllocator, Protocol):
+    """Capability `rollback`: a sequence gives up its last tokens, as after rejected drafts."""
+
+    def truncate(self, seq: int, num_tokens: int) -> Iterable[Copy] | None:
+        """Keep the first `num_tokens` tokens of `seq`, and the blocks that those need."""
+        ...
+
+
+class PrefixCachingAllocator(CoreAllocator, Protocol):
+    """Capability `prefix`: full blocks of known tokens are published, and found again.
+
+    `key` is any JSON scalar or tuple: an adapter, an image, a salt. Contents are the same only
+    under the same key.
+    """
+
+    def allocate_prompt(self, seq: int, tokens: Sequence[int], key: Any = None) -> int:
+        """Start `seq` with these tokens; how many leading ones were cached, in whole blocks."""
+        ...
+
+    def append_tokens(self, seq: int, tokens: Sequence[int]) -> Iterable[Copy] | None:
+        """Reserve slots for more tokens of `seq`, known ones."""
+        ...
+
+    def mark_written(self, seq: int, num_tokens: int) -> Iterable[Copy] | None:
+        """The first `num_tokens` tokens of `seq` are written: publish their full blocks."""
+        ...
+
+    def lookup(self, tokens: Sequence[int], key: Any = None) -> int:
+        """The length in tokens of the longest cached run of blocks; changes nothing."""
+        ...
+
+    def reset_prefix_cache(self) -> Iterable[Copy] | None:
+        """Forget all cached contents; sequences that are live publish nothing any more."""
+        ...
+
+
+class SwappingAllocator(CoreAllocator, Protocol):
+    """Capability `swap`: a sequence can be moved to host memory and back, as a whole."""
+
+    def swap_out(self, seq: int) -> Iterable[Copy] | None:
+        """Move `seq` to host blocks; the copies name (device, host)."""
+        ...
+
+    def swap_in(self, seq: int) -> Iterable[Copy] | None:
+        """Move `seq` back to device blocks; the copies name (host, device)."""
+        ...
+
+    def host_block_table(self, seq: int) -> Sequence[int | None]:
+        """A snapshot of the host blocks of `seq`; empty while it is on the device."""
+        ...
+
+    def num_free_host_blocks(self) -> int:
+        """How many host blocks could be handed out now."""
+        ...
+
+
 class LeasingAllocator(CoreAllocator, Protocol):
     """Capability `lease`: blocks in use by something in flight are not reused until it ends."""
 
@@ -108,6 +168,19 @@ class LeasingAllocator(CoreAllocator, Protocol):
 
     def end_transfer(self, lease: Any) -> Iterable[Copy] | None:
         """End one lease."""
+        ...
+
+
+class BatchingAllocator(CoreAllocator, Protocol):
+    """Capability `batch`: several sequences grow in one call, all or none."""
+
+    def append_batch(
+        self, seqs: Sequence[int], num_tokens: int | Sequence[int]
+    ) -> Iterable[Copy] | None:
+        """Append to each of `seqs`, an array, one number of tokens or one a sequence.
+
+        Duplicate or unknown ids, and arguments of unequal lengths, are an `AllocatorError`.
+        """
         ...
 
 
@@ -126,6 +199,41 @@ class ReservingAllocator(CoreAllocator, Protocol):
         self, seq: int, num_tokens: int, *, limit: int | None = None
     ) -> Iterable[Copy] | None:
         """Start `seq`; a length beyond `limit` is `InvalidLength` from now on."""
+        ...
+
+
+class ResizingAllocator(CoreAllocator, Protocol):
+    """Capability `resize`: the device pool grows and shrinks while sequences live."""
+
+    def resize(self, num_blocks: int) -> Iterable[Copy] | None:
+        """Have `num_blocks` blocks from now on; `OutOfBlocks` where what is in use does not fit."""
+        ...
+
+
+class IntrospectiveAllocator(CoreAllocator, Protocol):
+    """Capability `introspection`: the allocator shows its own counts."""
+
+    def ref_count(self, block: int) -> int:
+        """How many live tables have `block`; leases and the prefix cache are not counted."""
+        ...
+
+    def free_blocks(self) -> Collection[int]:
+        """The ids of the blocks that `num_free_blocks` counts."""
+        ...
+
+
+class GroupedAllocator(CoreAllocator, Protocol):
+    """Capability `groups`: one sequence has a block table in each KV group.
+
+    Built with `geometry.groups`, it is asked with an index into them, and into `geometry.pools`.
+    """
+
+    def block_table(self, seq: int, group: int = 0) -> Sequence[int | None]:
+        """A snapshot of the blocks that `seq` has in `group`."""
+        ...
+
+    def num_free_blocks(self, pool: int = 0) -> int:
+        """How many blocks of `pool` could be handed out now."""
         ...
 
 
@@ -193,4 +301,18 @@ class Factory(Protocol):
 
     def __call__(self, geometry: Geometry, /) -> Any:
         """Build an allocator with this geometry, empty."""
+        ...
+
+
+class FallibleFactory(Protocol):
+    """Capability `injection`: what can fail half way in an allocator can be made to.
+
+    `checkpoint(point)` is called wherever the real counterpart of the allocator may fail: `point`
+    says where. It may raise `InjectedFault`, which must propagate and leave everything as it was.
+    """
+
+    def __call__(
+        self, geometry: Geometry, /, *, checkpoint: Callable[[str], None] | None = None
+    ) -> Any:
+        """Build an allocator with this geometry, empty, that calls `checkpoint` if given."""
         ...
