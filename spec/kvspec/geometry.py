@@ -94,7 +94,8 @@ class Geometry:
     """What an allocator is built with: the sizes of its pools, in blocks and tokens.
 
     `groups` are the KV groups of a hybrid model, each with its own table, block size and window;
-    the first has `block_size` and shares the pool of `num_blocks`. Raises `ValueError`, naming
+    the first has `block_size` and shares the pool of `num_blocks`. The block ids of several pools
+    are numbered through, pool after pool, so that a block id says which pool it is of. Raises `ValueError`, naming
     the field, for a size that is not a whole number or too small, and for groups that do not
     agree with the rest.
 
@@ -144,6 +145,11 @@ class Geometry:
         """The sizes of the device pools in blocks: the shared one, then those of single groups."""
         own = (group.num_blocks for group in self.groups or ())
         return (self.num_blocks, *(size for size in own if size is not None))
+
+    def ids_of(self, pool: int, first_block: int = 0) -> range:
+        """The block ids of a device pool, where the lowest of all is `first_block`."""
+        start = first_block + sum(self.pools[:pool])
+        return range(start, start + self.pools[pool])
 
     def pool_of(self, group: int) -> int:
         """The index in `pools` of the pool from which a group takes its blocks."""
