@@ -59,6 +59,24 @@ def growth(length: int, added: int, block_size: int) -> int:
     return blocks_for(length + added, block_size) - blocks_for(length, block_size)
 
 
+def whole_blocks(tokens: int, block_size: int) -> int:
+    """The blocks that lie wholly before position `tokens`; none before a negative one.
+
+    >>> [whole_blocks(n, 4) for n in (-3, 3, 4, 9)]
+    [0, 0, 1, 2]
+    """
+    return max(0, tokens) // block_size
+
+
+def first_in_window(length: int, window: int | None) -> int:
+    """The first position that the last token of `length` tokens attends to.
+
+    >>> first_in_window(10, 4), first_in_window(3, 4), first_in_window(10, None)
+    (6, 0, 0)
+    """
+    return 0 if window is None else max(0, length - window)
+
+
 class Place(NamedTuple):
     """Where blocks live: a memory tier and a pool in it; block ids are unique within a place."""
 
@@ -95,9 +113,9 @@ class Geometry:
 
     `groups` are the KV groups of a hybrid model, each with its own table, block size and window;
     the first has `block_size` and shares the pool of `num_blocks`. The block ids of several pools
-    are numbered through, pool after pool, so that a block id says which pool it is of. Raises `ValueError`, naming
-    the field, for a size that is not a whole number or too small, and for groups that do not
-    agree with the rest.
+    are numbered through, pool after pool, so that a block id says which pool it is of. Raises
+    `ValueError`, naming the field, for a size that is not a whole number or too small, and for
+    groups that do not agree with the rest.
 
     >>> Geometry(8, 16, max_tokens=64).capacity
     128

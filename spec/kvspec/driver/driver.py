@@ -5,24 +5,38 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from attrs import define, field
 
 from kvspec.driver import values
 from kvspec.driver.store import HeadRows, Rows
-from kvspec.driver.values import Nonsense, raised
+from kvspec.driver.values import Nonsense, raised, text_of
 from kvspec.driver.watchdog import TimeUp, within
-from kvspec.interface import AllocatorError
-from kvspec.kernel.names import sequence_name
-from kvspec.kernel.operation import Handle, Operation, Query, Values
-from kvspec.kernel.outcome import TOUCHED, Answer, Attended, Look, Observation, Outcome, Probe
+from kvspec.geometry import Place
+from kvspec.interface import AllocatorError, InjectedFault
+from kvspec.kernel.names import call_text, sequence_name
+from kvspec.kernel.operation import Array, Handle, Operation, Query, Values
+from kvspec.kernel.outcome import (
+    TOUCHED,
+    Answer,
+    Asked,
+    Attended,
+    Look,
+    Observation,
+    Outcome,
+    Probe,
+)
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import Cell, Entries, State
+from kvspec.kernel.state import Cell, Entries, State, TableOf
 from kvspec.rooms import attention
 
 DEFAULT_CALL_TIMEOUT = 10.0
 """Seconds that one call may take, and the queries after it together."""
 
-_ERRORS = frozenset(kind.__name__ for kind in AllocatorError.__subclasses__())
+_ERRORS = {kind.__name__ for kind in AllocatorError.__subclasses__()} | {AllocatorError.__name__}
+
+
+Checkpoint = Callable[[str], None]
 
 
 class TargetError(Exception):
@@ -41,17 +55,25 @@ def _mro_names(error: BaseException) -> list[str]:
     return [kind.__name__ for kind in type(error).__mro__]
 
 
-def build(make: Callable[..., Any], spec: Specification, timeout: float) -> Any:
+def build(
+    make: Callable[..., Any],
+    spec: Specification,
+    timeout: float,
+    checkpoint: Checkpoint | None = None,
+) -> Any:
     """A fresh allocator from the factory, or `NotBuilt`."""
     try:
-        return within(timeout, partial(_build, make, spec))
+        return within(timeout, partial(_build, make, spec, checkpoint))
     except TimeUp:
         raise NotBuilt(f"the factory did not come back for {spec.geometry}") from None
 
 
-def _build(make: Callable[..., Any], spec: Specification) -> Any:
+def _build(make: Callable[..., Any], spec: Specification, checkpoint: Checkpoint | None) -> Any:
     try:
-        made = make(spec.geometry)
+        if checkpoint is None:
+            made = make(spec.geometry)
+        else:
+            made = make(spec.geometry, checkpoint=checkpoint)
     except (TimeUp, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -71,10 +93,10 @@ def rows_of(allocator: Any, spec: Specification, timeout: float) -> Rows:
     named += f", {', '.join(attention.ROOM.attributes)}" if attends else ""
 
     def attributes() -> Rows:
-        width, dtype, capacity = allocator.width, allocator.dtype, spec.geometry.capacity
+        width, dtype, slots = allocator.width, allocator.dtype, spec.most_tokens
         if attends:
-            return HeadRows(width, dtype, allocator, capacity)
-        return Rows(width, dtype, capacity)
+            return HeadRows(width, dtype, slots, allocator, attention.span(spec.geometry))
+        return Rows(width, dtype, slots)
 
     def checked() -> Rows:
         try:
@@ -104,18 +126,20 @@ class _Given:
 class _Seen:
     """An observation in the making."""
 
-    tables: dict[int, Entries] = field(factory=dict)
+    tables: dict[TableOf, Entries] = field(factory=dict)
+    free: dict[Place, int] = field(factory=dict)
     readings: dict[int, tuple[Cell | None, ...]] = field(factory=dict)
-    free: int | None = None
-    aliased: list[int] = field(factory=list)
+    asked: list[Asked] = field(factory=list)
+    aliased: list[TableOf] = field(factory=list)
     attended: dict[int, Attended] = field(factory=dict)
 
     def observation(self, oddities: list[str]) -> Observation:
         """What was seen so far: a thread that was left behind may still go on looking."""
         return Observation(
             dict(self.tables),
-            self.free,
+            dict(self.free),
             dict(self.readings),
+            tuple(self.asked),
             tuple(self.aliased),
             tuple(oddities),
             dict(self.attended),
@@ -132,29 +156,49 @@ class Driver:
     _allocator: Any = field(init=False)
     _rows: Rows | None = field(init=False, default=None)
     _handles: dict[int, Any] = field(init=False, factory=dict)
-    _given: dict[int, _Given] = field(init=False, factory=dict)
+    _given: dict[TableOf, _Given] = field(init=False, factory=dict)
     _asking: str = field(init=False, default="what follows the call")
+    _left: int = field(init=False, default=0)
+    """So many checkpoints are to be passed until one fails; 0 where none is to fail."""
+    _failed: str | None = field(init=False, default=None)
+    """The checkpoint that failed in this call."""
 
     def __attrs_post_init__(self) -> None:
         """Build the allocator."""
-        self._allocator = build(self.make, self.spec, self.timeout)
+        checkpoint = self._checkpoint if self.spec.claims("injection") else None
+        self._allocator = build(self.make, self.spec, self.timeout, checkpoint)
         if not self.spec.shadowed:
             self._rows = rows_of(self._allocator, self.spec, self.timeout)
 
-    def perform(self, operation: Operation, state: State, look: Look) -> Outcome:
-        """Call the allocator, let the caller write, and look at what `look` says."""
-        try:
-            answer = within(self.timeout, partial(self._call, operation))
-        except TimeUp:
-            return Outcome(Answer("hang"))
+    def perform(self, operation: Operation, state: State, look: Look, fault: int = 0) -> Outcome:
+        """Call the allocator, let the caller write, and look at what `look` says.
+
+        With a `fault`, the checkpoint of that number fails, counted from 1 within the call.
+        """
         oddities: list[str] = []
         seen = _Seen()
+        first = operation.writes_first and not self.spec.expect(state, operation).errors
+
+        def call() -> Answer:
+            if first:
+                self._write(operation, state, oddities)
+            self._left, self._failed = fault, None
+            try:
+                return self._call(operation, state)
+            finally:
+                self._left = 0
+
+        try:
+            answer = within(self.timeout, call)
+        except TimeUp:
+            return Outcome(Answer("hang"), fault=self._failed)
+        failed = self._failed
 
         def look_around() -> None:
             after = self.spec.foreseen(state, operation, answer)
-            if answer.kind == "done" and after is not state:
+            if answer.kind == "done" and after is not state and not first:
                 self._write(operation, state, oddities)
-            self._look(operation, after, look, seen, oddities)
+            self._look(operation, state, after, look, seen, oddities)
             if look.full and isinstance(self._rows, HeadRows):
                 self._attend(operation, state, after, self._rows, seen, oddities)
 
@@ -162,22 +206,32 @@ class Driver:
             within(self.timeout, look_around)
         except TimeUp:
             oddities.append(f"{self._asking} did not come back")
-        return Outcome(answer, seen.observation(oddities))
+        return Outcome(answer, seen.observation(oddities), failed)
+
+    def _checkpoint(self, point: str) -> None:
+        """What an allocator calls wherever it may fail."""
+        if self._left:
+            self._left -= 1
+            if self._left == 0:
+                self._failed = text_of(str, point, 60)
+                raise InjectedFault(self._failed)
 
     # ------------------------------------------------------------------ the call
 
-    def _call(self, operation: Operation) -> Answer:
+    def _call(self, operation: Operation, state: State) -> Answer:
         positional, keywords = operation.arguments()
         try:
             values_ = [self._value(argument) for argument in positional]
             result = self._invoke(operation.method, *values_, **keywords)
-            return self._answer(operation, result)
+            return self._answer(operation, state, result)
         except (TimeUp, KeyboardInterrupt):
             raise
         except Nonsense as nonsense:
             return Answer("nonsense", str(nonsense))
         except BaseException as error:  # SystemExit is an outcome too
             names = _mro_names(error)
+            if self._failed is not None and "InjectedFault" in names:
+                return Answer("injected", self._failed)
             if "OutOfBlocks" in names:
                 return Answer("refused")
             known = next((name for name in names if name in _ERRORS), None)
@@ -200,18 +254,40 @@ class Driver:
         if isinstance(argument, Query):
             assert isinstance(self._rows, HeadRows)  # only the room of attention speaks of queries
             return self._rows.query([0.0] * (self._rows.heads.n_heads * self._rows.heads.d_k))
+        if isinstance(argument, Array):
+            return np.array(argument.numbers, dtype=np.int64)
+        if isinstance(argument, tuple):
+            return list(argument)  # of tokens: a caller's own list, which it may use again
         return argument
 
-    def _answer(self, operation: Operation, result: object) -> Answer:
+    def _answer(self, operation: Operation, state: State, result: object) -> Answer:
         match operation.answers:
             case "copies":
-                most = 4 * self.spec.geometry.num_blocks
-                return Answer("done", copies=values.copies(result, self.spec.blocks, most))
+                source, to = (self._blocks(state, tier) for tier in operation.tiers)
+                return Answer(
+                    "done", copies=values.copies(result, source, to, 4 * self._most(state))
+                )
             case "admission":
                 return Answer("done", values.admission(result))
+            case "number":
+                return Answer("done", str(values.count(result, "the answer")))
+            case "blocks":
+                blocks = values.block_set(result, self._blocks(state, "device"), self._most(state))
+                return Answer("done", " ".join(map(str, blocks)))
             case "handle" if operation.handle is not None:
                 self._handles[operation.handle] = result
         return Answer("done")
+
+    @staticmethod
+    def _blocks(state: State, tier: str) -> range:
+        """The ids of a tier: those of its pools are numbered through."""
+        pools = [blocks for place, blocks in state.pools.items() if place.tier == tier]
+        return range(min(b.start for b in pools), max(b.stop for b in pools))
+
+    @staticmethod
+    def _most(state: State) -> int:
+        """How many blocks there are in all."""
+        return sum(len(blocks) for blocks in state.pools.values())
 
     # ------------------------------------------------------------------ the caller's write
 
@@ -220,7 +296,9 @@ class Driver:
         if self._rows is None or written is None or not written.cells:
             return
         if self._rows.many:
-            self._rows.keep(cell for s in state.sequences.values() for cell in s.cells)
+            needed = [cell for s in state.sequences.values() for cell in s.cells]
+            needed += [cell for cells in state.contents.values() for cell in cells]
+            self._rows.keep(cell for cell in needed if cell is not None)
         rows = self._rows.encode(written.cells)
         name = f"write({sequence_name(written.seq)}, {written.start}, {len(rows)} rows)"
         self._ask(name, oddities, lambda: self._invoke("write", written.seq, written.start, rows))
@@ -231,28 +309,44 @@ class Driver:
     def _look(
         self,
         operation: Operation,
+        before: State,
         after: State,
         look: Look,
         seen: _Seen,
         oddities: list[str],
     ) -> None:
         wanted = self.spec.concerned(after, operation, look)
-        for seq in [seq for seq in self._given if seq not in after.sequences]:
-            del self._given[seq]
+        for table in [table for table in self._given if table.seq not in after.sequences]:
+            del self._given[table]
         for seq in wanted:
-            name = f"block_table({sequence_name(seq)})"
-            entries = self._ask(name, oddities, partial(self._table, seq, seen))
-            if entries is not None:
-                seen.tables[seq] = entries
+            for table, method, arguments in self.spec.tables(seq, after):
+                name = f"{method}({', '.join([sequence_name(seq), *map(str, arguments[1:])])})"
+                look_up = partial(self._table, table, method, arguments, after, seen)
+                entries = self._ask(name, oddities, look_up)
+                if entries is not None:
+                    seen.tables[table] = entries
         if look.full:
-            seen.free = self._ask("num_free_blocks()", oddities, self._count)
+            for place, method, arguments in self.spec.counts(after):
+                name = f"{method}({', '.join(map(str, arguments))})"
+                free = self._ask(name, oddities, partial(self._count, method, arguments))
+                if free is not None:
+                    seen.free[place] = free
         if self._rows is not None:
             for seq in wanted:
-                length = after.sequences[seq].length
-                name = f"read({sequence_name(seq)})"
-                cells = self._ask(name, oddities, partial(self._read, seq, length))
-                if cells is not None:
-                    seen.readings[seq] = cells
+                if after.sequences[seq].resident:
+                    length = after.sequences[seq].length
+                    name = f"read({sequence_name(seq)})"
+                    cells = self._ask(name, oddities, partial(self._read, seq, length))
+                    if cells is not None:
+                        seen.readings[seq] = cells
+        if look.full:
+            for query in self.spec.queries(after):
+                name = call_text(query)
+                answer = self._ask(name, oddities, partial(self._call, query, after))
+                if answer is not None and answer.kind == "done":
+                    seen.asked.append(Asked(query, answer))
+                elif answer is not None:
+                    oddities.append(f"{name}: {answer.kind} {answer.value}".rstrip())
 
     def _attend(
         self,
@@ -274,6 +368,8 @@ class Driver:
         asked = {*self.spec.concerned(after, operation, TOUCHED), *_one_in_turn(live, before.clock)}
         for seq in [seq for seq in live if seq in asked]:
             sequence = after.sequences[seq]
+            if not sequence.resident:
+                continue
             cells = sequence.cells
             if written is not None and written.seq == seq:
                 cells = cells[: written.start] + written.cells
@@ -302,44 +398,58 @@ class Driver:
             oddities.append(f"{name} raised {raised(error)}")
         return None
 
-    def _count(self) -> int:
-        return values.whole_number(self._invoke("num_free_blocks"), "the count")
+    def _count(self, method: str, arguments: tuple[int, ...]) -> int:
+        return values.whole_number(self._invoke(method, *arguments), "the count")
 
     def _read(self, seq: int, length: int) -> tuple[Cell | None, ...]:
         assert self._rows is not None  # asked only of stores
         return self._rows.decode(self._invoke("read", seq), length)
 
-    def _table(self, seq: int, seen: _Seen) -> Entries:
-        earlier = self._given.get(seq)
-        if earlier is not None and self._is_shared(seq, earlier):
-            seen.aliased.append(seq)
-        raw = self._invoke("block_table", seq)
-        entries = self._entries(raw)
-        self._given[seq] = _Given(raw, entries)
-        return entries
+    def _table(
+        self,
+        table: TableOf,
+        method: str,
+        arguments: tuple[int, ...],
+        state: State,
+        seen: _Seen,
+    ) -> Entries:
+        blocks = self._blocks(state, table.place.tier)
+        window = self.spec.geometry.layout[table.group].window is not None
 
-    def _entries(self, raw: object) -> Entries:
-        most = 64 + 16 * self.spec.geometry.num_blocks
-        return values.table(raw, self.spec.blocks, most)
+        def entries(raw: object) -> Entries:
+            return values.table(raw, blocks, 64 + 16 * self._most(state), window)
 
-    def _is_shared(self, seq: int, earlier: _Given) -> bool:
+        def ask() -> Any:
+            return self._invoke(method, *arguments)
+
+        earlier = self._given.get(table)
+        if earlier is not None and self._is_shared(earlier, ask, entries, blocks.stop + 6):
+            seen.aliased.append(table)
+        raw = ask()
+        found = entries(raw)
+        self._given[table] = _Given(raw, found)
+        return found
+
+    @staticmethod
+    def _is_shared(
+        earlier: _Given, ask: Callable[[], Any], entries: Callable[[object], Entries], junk: int
+    ) -> bool:
         """Whether the table that the caller holds is one with the allocator's own.
 
         It is when it has changed by itself, or when the caller's scribbling on it shows in the
-        next answer, is gone with it, or brings the allocator to fall. It is undone at once.
+        next answer, is gone with it, or brings the allocator to fall. It is undone at once. Junk
+        is nobody's block; and not negative, since tables may be arrays of unsigned numbers.
         """
         try:
             same = type(earlier.raw) is list and tuple(earlier.raw) == earlier.entries
-            if not same and self._entries(earlier.raw) != earlier.entries:
+            if not same and entries(earlier.raw) != earlier.entries:
                 return True
         except Nonsense:
             return True
-        # Nobody's block; and not negative, since tables may be arrays of unsigned numbers.
-        junk = self.spec.blocks.stop + 6
         if not earlier.entries or not _overwrite(earlier.raw, 0, junk):
             return False
         try:
-            answer = self._invoke("block_table", seq)
+            answer = ask()
             return _starts_with(junk, answer) or not _starts_with(junk, earlier.raw)
         except (TimeUp, KeyboardInterrupt):
             raise
@@ -347,7 +457,7 @@ class Driver:
             pass
         finally:
             _overwrite(earlier.raw, 0, earlier.entries[0])
-        self._invoke("block_table", seq)
+        ask()
         return True
 
 

@@ -138,8 +138,8 @@ class HeadRows(Rows):
     where a row does not tell 32 bits of cells apart.
     """
 
-    def __init__(self, width: object, dtype: object, allocator: Any, capacity: int) -> None:
-        super().__init__(width, dtype, capacity)
+    def __init__(self, width: object, dtype: object, slots: int, allocator: Any, span: int) -> None:
+        super().__init__(width, dtype, slots)
         shape = {
             name: whole_number(getattr(allocator, name), f"the attribute {name}")
             for name in ("n_heads", "n_kv_heads", "d_k", "d_v")
@@ -163,11 +163,11 @@ class HeadRows(Rows):
                 f"{shape['d_v']} values of 4 bits tells {bits} bits of contents apart, and the "
                 f"suite needs {_LEAST_HEAD_BITS}: widen the store"
             )
-        self._capacity = capacity
-        self._most = max(2**_LEAST_BITS, 4 * capacity)
+        self._span = span
+        self._most = max(2**_LEAST_BITS, 4 * slots)
 
     def _new_row(self, cell: Cell) -> tuple[float, ...]:
-        new = row(cell.position, cell.operation, self._capacity, self.heads)
+        new = row(cell.position, cell.operation, self._span, self.heads)
         self._rows[cell], self._cells[new] = new, cell
         return new
 

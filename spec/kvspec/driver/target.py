@@ -29,9 +29,10 @@ from kvspec.driver.driver import (
 from kvspec.driver.values import raised, shown, text_of
 from kvspec.driver.watchdog import within
 from kvspec.geometry import Geometry
+from kvspec.kernel.law import Law
 from kvspec.kernel.room import Room
 from kvspec.kernel.specification import Specification
-from kvspec.rooms import CAPABILITIES, ROOMS, specification
+from kvspec.rooms import CAPABILITIES, LAWS, ROOMS, specification
 
 __all__ = [
     "GROUP",
@@ -60,6 +61,23 @@ class Target:
     make: Callable[..., Any]
     contract: Contract
     capabilities: tuple[str, ...]
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """The rooms of the capabilities that it claims."""
+        return tuple(room for room in ROOMS if room.capability in self.capabilities)
+
+    @property
+    def laws(self) -> tuple[Law, ...]:
+        """The laws of the capabilities that it claims, in the published order."""
+        return tuple(law for law in LAWS if law.capability in self.capabilities)
+
+    def geometry_of(self, law: Law) -> Geometry | None:
+        """The plainest geometry in which there is something to judge by `law`, if there is one."""
+        plain = plain_geometry(self.contract)
+        room = next(room for room in self.rooms if room.capability == law.capability)
+        shaped = room.shaped(plain, None)
+        return shaped if self.contract.geometries.admits(shaped) else None
 
     def specification(self, geometry: Geometry | None = None) -> Specification:
         """The specification by which it is judged; in the plainest geometry, if none is given."""
@@ -179,8 +197,9 @@ def target(
         raise TargetError(f"{name}: it is {shown(make)}, not a factory")
     contract = contract or promised(make, name)
     made = _probe(make, name, contract, timeout)
-    kind = type(made)
-    claimed = _detected(kind, name) if contract.capabilities is None else contract.capabilities
+    claimed = contract.capabilities
+    if claimed is None:
+        claimed = _detected(make, type(made), name)
     unknown = sorted(set(claimed) - set(CAPABILITIES))
     if unknown:
         raise TargetError(
@@ -190,7 +209,7 @@ def target(
     capabilities = tuple(c for c in CAPABILITIES if c == "core" or c in claimed)
     for room in ROOMS:
         if room.capability in capabilities:
-            _require(made, room, name, timeout)
+            _require(make, made, room, name, timeout)
             lacks = [need for need in room.needs if need not in capabilities]
             if lacks:
                 raise TargetError(
@@ -244,12 +263,14 @@ def _attribute(owner: object, name: str, timeout: float = DEFAULT_CALL_TIMEOUT) 
         return None
 
 
-def _missing(owner: object, room: Room, sure: bool) -> list[str]:
+def _missing(make: object, owner: object, room: Room, sure: bool) -> list[str]:
     """What `owner` lacks of a room; unless `sure`, what cannot be seen is taken to be there."""
     absent = [method for method in room.methods if not callable(_attribute(owner, method))]
     for method, keyword in room.keywords.items():
-        if not _takes(_attribute(owner, method), keyword, sure):
-            absent.append(f"{method}(..., {keyword}=)")
+        asked = _attribute(owner, method) if method else make
+        if not _takes(asked, keyword, sure):
+            absent.append(f"{method or 'the factory'}(..., {keyword}=)")
+    absent += [flag for flag in room.flags if sure and _attribute(owner, flag) is not True]
     return absent
 
 
@@ -262,11 +283,11 @@ def _takes(method: Any, keyword: str, sure: bool) -> bool:
     return keyword in parameters or (anything and not sure)
 
 
-def _detected(kind: type, name: str) -> tuple[str, ...]:
+def _detected(make: object, kind: type, name: str) -> tuple[str, ...]:
     """The capabilities whose complete method sets the type has; a part of one is an error."""
     claimed = []
     for room in ROOMS:
-        absent = _missing(kind, room, sure=True)
+        absent = _missing(make, kind, room, sure=True)
         if not absent:
             claimed.append(room.capability)
             continue
@@ -284,7 +305,8 @@ def _detected(kind: type, name: str) -> tuple[str, ...]:
                     f"{name}: it has {close} and lacks {method}, of the capability "
                     f"{room.capability}; rename it{other}"
                 )
-        if room.capability == "core" or len(absent) < len(room.methods):
+        parts = len(room.methods) + len(room.keywords) + len(room.flags)
+        if room.capability == "core" or len(absent) < parts:
             raise TargetError(
                 f"{name}: it lacks {', '.join(absent)}, of the capability {room.capability}; "
                 "implement it"
@@ -297,9 +319,9 @@ def _detected(kind: type, name: str) -> tuple[str, ...]:
     return tuple(claimed)
 
 
-def _require(made: object, room: Room, name: str, timeout: float) -> None:
+def _require(make: object, made: object, room: Room, name: str, timeout: float) -> None:
     """Stop for a claim that the allocator itself, whose type may not show it, does not bear out."""
-    absent = _missing(made, room, sure=False)
+    absent = _missing(make, made, room, sure=False)
     absent += [a for a in room.attributes if _attribute(made, a, timeout) is None]
     if absent:
         raise TargetError(

@@ -14,6 +14,7 @@ import numpy as np
 
 from kvspec.driver.watchdog import TimeUp
 from kvspec.interface import Admission, Copy
+from kvspec.kernel.state import Entries
 
 _INTEGERS = frozenset(np.dtype(code).type for code in np.typecodes["AllInteger"])
 
@@ -102,8 +103,8 @@ def block_id(value: object, blocks: range, what: str) -> int:
     return block
 
 
-def table(value: object, blocks: range, most: int) -> tuple[int, ...]:
-    """A block table: a list, tuple or array of block ids."""
+def table(value: object, blocks: range, most: int, window: bool = False) -> Entries:
+    """A block table: a list, tuple or array of block ids; with a window, `None` is one too."""
     if isinstance(value, list | tuple) and len(value) <= most:  # what nearly all are, quickly
         entries: tuple[Any, ...] = tuple(value)
         if all(type(entry) is int and entry in blocks for entry in entries):
@@ -111,12 +112,12 @@ def table(value: object, blocks: range, most: int) -> tuple[int, ...]:
     if not (isinstance(value, Sequence | set | frozenset) or hasattr(value, "tolist")):
         raise Nonsense(f"the table is {shown(value)}, not a list, tuple or array")
     return tuple(
-        block_id(item, blocks, f"entry {i}")
+        None if window and item is None else block_id(item, blocks, f"entry {i}")
         for i, item in enumerate(_items(value, "the table", most))
     )
 
 
-def copies(value: object, blocks: range, most: int) -> tuple[Copy, ...]:
+def copies(value: object, sources: range, ends: range, most: int) -> tuple[Copy, ...]:
     """The copies that a mutator returned: `None`, or an iterable of pairs of block ids."""
     if value is None:
         return ()
@@ -125,9 +126,27 @@ def copies(value: object, blocks: range, most: int) -> tuple[Copy, ...]:
         pair = _items(item, f"copy {i}", 3)
         if len(pair) != 2:
             raise Nonsense(f"copy {i} is {shown(item)}, not a pair")
-        source, destination = (block_id(end, blocks, f"an end of copy {i}") for end in pair)
-        pairs.append(Copy(source, destination))
+        what = f"an end of copy {i}"
+        pairs.append(Copy(block_id(pair[0], sources, what), block_id(pair[1], ends, what)))
     return tuple(pairs)
+
+
+def count(value: object, what: str) -> int:
+    """A whole number that is not negative."""
+    number = whole_number(value, what)
+    if number < 0:
+        raise Nonsense(f"{what} is {number}")
+    return number
+
+
+def block_set(value: object, blocks: range, most: int) -> tuple[int, ...]:
+    """A collection of block ids, in ascending order; none may be in it twice."""
+    items = list(value) if isinstance(value, set | frozenset) and len(value) <= most else None
+    listed = _items(value, "the answer", most) if items is None else items
+    ids = sorted(block_id(item, blocks, "a block of the answer") for item in listed)
+    if len(set(ids)) != len(ids):
+        raise Nonsense(f"the answer has a block twice: {ids}")
+    return tuple(ids)
 
 
 def admission(value: object) -> str:

@@ -115,6 +115,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     session: Session
     mix: generation.Mix
     sparse: bool
+    faulty: bool
 
     @initialize(chooser=choosers())
     def build(self, chooser: HypothesisChooser) -> None:
@@ -122,11 +123,13 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.sparse = chooser.pick((False, False, True))
         self.session = self._session(chooser)
         self.mix = generation.mix(chooser, self.session.spec)
+        # Most episodes without: what fails on the way hides what goes wrong without.
+        self.faulty = self.session.spec.claims("injection") and chooser.pick((False, False, True))
 
     def _session(self, chooser: HypothesisChooser) -> Session:
         target = self.target
         for _ in range(20):
-            geometry = generation.geometry(chooser, target.contract)
+            geometry = generation.geometry(chooser, target.contract, target.rooms)
             spec = specification(geometry, target.contract, target.capabilities)
             try:
                 return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
@@ -142,7 +145,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         session = self.session
         operation = generation.operation(chooser, self.mix, session.state, session.spec)
         sparse = self.sparse and session.state.clock % _EVERY
-        if session.perform(operation, TOUCHED if sparse else FULL):
+        fault = chooser.pick((0, 0, 0, 1, 2, 1, 3)) if self.faulty else 0
+        if session.perform(operation, TOUCHED if sparse else FULL, fault):
             self.run.trace = session.trace
             law = next(law for law in LAWS if law.id == session.breaches[0].law)
             raise law.exception(session.breaches[0].because)

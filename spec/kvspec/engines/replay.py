@@ -40,7 +40,7 @@ def run(
                     continue
                 if handle is not None and not errors:
                     named.add(handle)
-            if session.perform(step.operation, step.look):
+            if session.perform(step.operation, step.look, step.fault):
                 break
     return session.trace
 

@@ -39,13 +39,16 @@ class Session:
         self.state = self.spec.initial()
         self._driver = Driver(self.make, self.spec, self.timeout)
 
-    def perform(self, operation: Operation, look: Look = FULL) -> tuple[Breach, ...]:
-        """One step; the laws that it broke."""
+    def perform(
+        self, operation: Operation, look: Look = FULL, fault: int = 0
+    ) -> tuple[Breach, ...]:
+        """One step; the laws that it broke. With a `fault` that checkpoint of the call fails."""
         assert not self.breaches, "the session has ended"
-        outcome = self._driver.perform(operation, self.state, look)
+        outcome = self._driver.perform(operation, self.state, look, fault)
         step = self.spec.believe(self.state, operation, outcome)
         self.breaches = self.spec.judge(step)
-        self._steps.append(TraceStep(operation, look, bool(step.expected.errors), outcome))
+        wrong = bool(step.expected.errors)
+        self._steps.append(TraceStep(operation, look, wrong, outcome, fault))
         if self.ledger is not None:
             self.ledger.note(step, self.breaches)
         self.state = step.after

@@ -5,10 +5,10 @@ into its own slice. A room that needs to know of something for which there is no
 a sign that a word is missing, not that rooms should know each other.
 """
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kvspec.geometry import DEVICE, Place
-from kvspec.kernel.state import Cell, Entries
+from kvspec.kernel.state import Cell, Entries, State, TableOf
 
 
 @frozen
@@ -49,12 +49,35 @@ class Ended(Event):
 
 
 @frozen
-class TableSeen(Event):
-    """The allocator showed this table for a live sequence."""
+class Rewound(Event):
+    """A sequence gave up its tokens from position `length` on."""
 
     seq: int
+    length: int
+
+
+@frozen
+class Moved(Event):
+    """A sequence went to another tier of memory; its tables in the old one hold nothing."""
+
+    seq: int
+    tier: str
+
+
+@frozen
+class Resized(Event):
+    """A place has other blocks than before."""
+
+    place: Place
+    blocks: range
+
+
+@frozen
+class TableSeen(Event):
+    """The allocator showed this table."""
+
+    table: TableOf
     entries: Entries
-    place: Place = DEVICE
 
 
 @frozen
@@ -64,6 +87,7 @@ class Copied(Event):
     source: int
     destination: int
     place: Place = DEVICE
+    to: Place = DEVICE
 
 
 @frozen
@@ -73,4 +97,22 @@ class Written(Event):
     seq: int
     start: int
     cells: tuple[Cell, ...]
-    place: Place = DEVICE
+
+
+@frozen
+class Inherited(Event):
+    """The first `num_tokens` positions of `seq` are written already: its blocks have them."""
+
+    seq: int
+    num_tokens: int
+
+
+@frozen
+class Settled(Event):
+    """All that a step showed has been folded, and `before` is what was believed before it.
+
+    The last event of every step: what depends on the whole of it, such as which blocks were let
+    go of and which were handed out, is found here.
+    """
+
+    before: State = field(repr=False)

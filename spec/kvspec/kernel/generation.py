@@ -14,7 +14,7 @@ from kvspec.kernel.operation import Operation
 from kvspec.kernel.state import State
 
 if TYPE_CHECKING:
-    from kvspec.kernel.room import Proposal
+    from kvspec.kernel.room import Proposal, Room
     from kvspec.kernel.specification import Specification
 
 MOST_LIVE = 4
@@ -42,13 +42,13 @@ def new_ids(state: State) -> tuple[int, ...]:
 
 
 def live(state: State) -> Items[int]:
-    """The sequences in use, oldest first."""
-    return tuple(state.sequences)
+    """The sequences on the device, oldest first: those that most calls are about."""
+    return tuple(seq for seq, sequence in state.sequences.items() if sequence.resident)
 
 
 def some_live(state: State, spec: "Specification") -> bool:
-    """Whether there is a sequence to act on."""
-    return bool(state.sequences)
+    """Whether there is a sequence on the device to act on."""
+    return any(sequence.resident for sequence in state.sequences.values())
 
 
 def room_for_another(state: State, spec: "Specification") -> bool:
@@ -79,8 +79,8 @@ def length_near_boundary(
     return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
 
 
-def geometry(chooser: Chooser, contract: Contract) -> Geometry:
-    """A small geometry that the contract can be built with."""
+def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geometry:
+    """A small geometry that the contract can be built with, and of interest to the rooms."""
     allowed = contract.geometries
     sizes = allowed.block_sizes or (2, 1, 3, 4)
     low = allowed.min_blocks
@@ -92,7 +92,10 @@ def geometry(chooser: Chooser, contract: Contract) -> Geometry:
         limits += [None, None, None]
     if allowed.max_tokens != "none":
         limits += [max(1, num_blocks * block_size // 2), block_size + 1]
-    return Geometry(num_blocks, block_size, max_tokens=chooser.pick(limits))
+    drawn = Geometry(num_blocks, block_size, max_tokens=chooser.pick(limits))
+    for room in rooms:
+        drawn = room.shaped(drawn, chooser)
+    return drawn
 
 
 Mix = tuple[tuple["Proposal", int], ...]

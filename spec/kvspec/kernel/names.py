@@ -54,6 +54,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def table_name(table: Any) -> str:
+    """A table as a sentence names it: `A`, `A in group 1`, `A on the host`."""
+    group = f" in group {table.group}" if table.group else ""
+    return f"{sequence_name(table.seq)}{group}{_on(table.place.tier)}"
+
+
+def _on(tier: str) -> str:
+    return "" if tier == "device" else f" on the {tier}"
+
+
 def call_text(operation: Any) -> str:
     """An operation as it is shown: `allocate(A, 5)`, `end_transfer(#0)`."""
     shown = []
@@ -61,11 +71,15 @@ def call_text(operation: Any) -> str:
         value = getattr(operation, f.name)
         if f.name in ("seq", "parent", "child"):
             shown.append(sequence_name(value))
+        elif f.name == "seqs":
+            shown.append(f"[{' '.join(sequence_name(seq) for seq in value)}]")
         elif f.name == "lease":
             shown.append(f"#{value}")
-        elif f.name == "limit":
+        elif f.name in ("limit", "key"):
             if value is not None:
-                shown.append(f"limit={value!r}")
+                shown.append(f"{f.name}={value!r}")
+        elif f.name in ("tokens", "num_tokens") and isinstance(value, tuple):
+            shown.append(f"[{' '.join(map(str, value))}]")
         else:
             shown.append(repr(value))
     return f"{operation.method}({', '.join(shown)})"

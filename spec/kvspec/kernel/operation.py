@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import evolve, frozen
 
+from kvspec.geometry import DEVICE, Place
 from kvspec.kernel.events import Event, Written
 from kvspec.kernel.outcome import DONE, Answer, Outcome
 from kvspec.kernel.state import Entries, State
@@ -18,7 +19,10 @@ from kvspec.kernel.state import Entries, State
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
 
-AnswerShape = Literal["copies", "handle", "admission", "table", "nothing"]
+AnswerShape = Literal["copies", "handle", "admission", "table", "number", "blocks", "nothing"]
+
+ANY_ERROR = "AllocatorError"
+"""Where any error of the interface will do."""
 
 
 @frozen
@@ -41,19 +45,29 @@ class Query:
 
 
 @frozen
-class Need:
-    """How many fresh blocks an operation takes, the fewest that the contract allows.
+class Array:
+    """Stands for an array of whole numbers."""
 
-    So many of them as `copied` are for entries that are shared and written into.
-    Where placement matters, `held` is the extent that grows, and `target` the size of the one
-    that the sequence would move to, if it may move.
+    numbers: tuple[int, ...]
+
+
+@frozen
+class Need:
+    """How many fresh blocks of a place an operation takes, the fewest that the contract allows.
+
+    So many of them as `copied` are for entries that are shared and written into, and so many
+    blocks as `freed` become free in the same call before any is taken. Where placement matters,
+    `held` is the extent that grows, and `target` the size of the one that the sequence would move
+    to, if it may move.
     """
 
     fresh: int
     copied: int = 0
+    freed: int = 0
     held: Entries = ()
     target: int = 0
     may_refuse: bool = False
+    place: Place = DEVICE
 
 
 @frozen
@@ -61,8 +75,9 @@ class Expected:
     """What the answer may be.
 
     `errors` are the misuse errors of which one must be raised, if any. `done` and `refused`
-    say whether success and refusal are allowed, `fresh` and `available` are the blocks that
-    decide it, and `value` is what a query must answer.
+    say whether success and refusal are allowed, `fresh` and `available` are the blocks of `place`
+    that decide it, and `value` is what a query must answer. After an injected fault nothing is
+    allowed but the fault itself.
     """
 
     errors: frozenset[str] = frozenset()
@@ -71,16 +86,22 @@ class Expected:
     fresh: int = 0
     available: int = 0
     value: str = ""
+    place: Place = DEVICE
+    injected: bool = False
 
     def allows(self, answer: Answer) -> bool:
         """Whether the specification allows `answer`, apart from its copies and its value."""
         match answer.kind:
+            case "injected":
+                return self.injected
+            case _ if self.injected:
+                return False
             case "done":
                 return self.done
             case "refused":
                 return self.refused
             case "error":
-                return answer.value in self.errors
+                return answer.value in self.errors or ANY_ERROR in self.errors
             case _:
                 return False
 
@@ -94,6 +115,12 @@ class Operation:
     answers: ClassVar[AnswerShape] = "copies"
     queries: ClassVar[bool] = False
     """Whether it only asks: nothing may change."""
+    everywhere: ClassVar[bool] = False
+    """Whether it makes sense wherever in memory its subjects are."""
+    writes_first: ClassVar[bool] = False
+    """Whether the caller writes before the call, and not after it."""
+    tiers: ClassVar[tuple[str, str]] = ("device", "device")
+    """From which tier of memory to which its copies go."""
 
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Positional and keyword arguments; a `Handle`, `Values` or `Query` stands for a value."""
@@ -114,29 +141,46 @@ class Operation:
         """The sequences that the call starts, changes or ends; all others are bystanders."""
         return ()
 
+    def added(self, seq: int) -> int:
+        """By how many tokens a success makes `seq` longer."""
+        return 0
+
     def errors(self, state: State, spec: "Specification") -> frozenset[str]:
         """The errors that apply; where there are several, any of them may be raised."""
         return frozenset()
 
-    def need(self, state: State, spec: "Specification") -> Need:
-        """The fresh blocks that a success takes; asked only where no error applies."""
-        return Need(0)
+    def needs(self, state: State, spec: "Specification") -> tuple[Need, ...]:
+        """The fresh blocks that a success takes, by place; asked only where no error applies."""
+        return ()
+
+    def verdict(self, state: State, spec: "Specification") -> Expected:
+        """Whether a right call must succeed or be refused; asked only where no error applies."""
+        needs = self.needs(state, spec) or (Need(0),)
+        short = [need for need in needs if not spec.fits(state, need, need.fresh + len(need.held))]
+        decides = (short or needs)[0]
+        return Expected(
+            done=not short,
+            refused=any(not spec.fits(state, n, n.target) or n.may_refuse for n in needs),
+            fresh=decides.fresh,
+            available=spec.available(state, decides.place) + decides.freed,
+            place=decides.place,
+        )
 
     def asks(self, state: State, spec: "Specification") -> int:
         """The blocks that a wrong call would take if it were right, as far as one can say."""
         return 0
 
-    def history(self, state: State, spec: "Specification") -> Iterator[Event]:
+    def history(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The events of a success that come before the tables are looked at."""
         yield from ()
 
-    def effects(self, state: State, spec: "Specification") -> Iterator[Event]:
+    def effects(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The events of a success that come after the tables were looked at."""
         yield from ()
 
     def writes(self, state: State, spec: "Specification") -> Written | None:
-        """What the caller writes right after a success, if anything."""
-        return next((e for e in self.effects(state, spec) if isinstance(e, Written)), None)
+        """What the caller writes with a right call, if anything."""
+        return None
 
     def value(self, state: State, spec: "Specification") -> str:
         """What a query must answer."""
@@ -201,17 +245,12 @@ def whole(value: object) -> int | None:
 
 def expect(operation: Operation, state: State, spec: "Specification") -> Expected:
     """What the answer to `operation` may be in `state`."""
-    available = spec.available(state)
     errors = operation.errors(state, spec) | spec.guards(state, operation)
     if errors:
         # Where several errors apply any may be raised, and too few free blocks are one more.
+        available = spec.available(state)
         short = operation.asks(state, spec) > available
         return Expected(errors=errors, done=False, refused=short, available=available)
-    need = operation.need(state, spec)
-    return Expected(
-        done=spec.fits(state, need, need.fresh + len(need.held)),
-        refused=not spec.fits(state, need, need.target) or need.may_refuse,
-        fresh=need.fresh,
-        available=available,
-        value=operation.value(state, spec),
-    )
+    expected = operation.verdict(state, spec)
+    value = operation.value(state, spec)
+    return evolve(expected, value=value) if value else expected

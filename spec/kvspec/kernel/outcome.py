@@ -6,29 +6,39 @@ query may disturb a bad allocator.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
+from kvspec.geometry import Place
 from kvspec.interface import Copy
-from kvspec.kernel.state import Cell, Entries
+from kvspec.kernel.state import Cell, Entries, TableOf
 from kvspec.validation import at_least
 
-AnswerKind = Literal["done", "refused", "error", "raised", "nonsense", "hang"]
+if TYPE_CHECKING:
+    from kvspec.kernel.operation import Operation
+
+AnswerKind = Literal["done", "refused", "error", "injected", "raised", "nonsense", "hang"]
 
 
 @frozen
 class Answer:
     """How a call ended.
 
-    `done` (with its `copies` and, for a query, its `value`), `refused` (not enough blocks),
-    `error` (an error of the interface; `value` is its name), or outside the interface:
+    `done` (with its `copies` and, where the call gives one, its `value` as a text), `refused`
+    (not enough blocks), `error` (an error of the interface; `value` is its name), `injected` (the
+    fault that the suite raised came through; `value` is the point), or outside the interface:
     `raised` (something else was raised), `nonsense` (a value of a wrong type), `hang`.
     """
 
     kind: AnswerKind
     value: str = ""
     copies: tuple[Copy, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The value as a number; 0 where it is none."""
+        return int(self.value) if self.value.isdecimal() else 0
 
     def __str__(self) -> str:
         if self.kind in ("done", "error", "nonsense", "raised"):
@@ -104,30 +114,40 @@ class Attended:
 
 
 @frozen
+class Asked:
+    """A query, and how it was answered."""
+
+    query: "Operation"
+    answer: Answer
+
+
+@frozen
 class Observation:
     """What was seen after a call.
 
-    `tables` and `readings` are by sequence; a reading is what `read` gave, as cells, with
-    `None` for values that were never written. `free` is the allocator's own count.
-    `aliased` names the sequences whose earlier table changed in the caller's hands, and
-    `oddities` says what the queries gave that is outside the interface. `attended` is by sequence
-    too, from stores that compute attention.
+    `tables` are by table, and `free` is the allocator's own count, by place. `readings` are by
+    sequence: what `read` gave, as cells, with `None` for values that were never written; so is
+    `attended`, from stores that compute attention. `asked` are the answers to the standing queries
+    of the rooms. `aliased` names the tables that changed in the caller's hands, and `oddities`
+    says what the queries gave that is outside the interface.
     """
 
-    tables: Mapping[int, Entries] = field(factory=dict)
-    free: int | None = None
+    tables: Mapping[TableOf, Entries] = field(factory=dict)
+    free: Mapping[Place, int] = field(factory=dict)
     readings: Mapping[int, tuple[Cell | None, ...]] = field(factory=dict)
-    aliased: tuple[int, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    aliased: tuple[TableOf, ...] = ()
     oddities: tuple[str, ...] = ()
     attended: Mapping[int, Attended] = field(factory=dict)
 
 
 @frozen
 class Outcome:
-    """An answer and an observation."""
+    """An answer and an observation; `fault` is the point at which the suite made the call fail."""
 
     answer: Answer
     observation: Observation = field(factory=Observation)
+    fault: str | None = None
 
     @property
     def hangs(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.law import Law
@@ -34,15 +35,35 @@ def _no_calls(state: State, spec: "Specification") -> Sequence[Operation]:
     return ()
 
 
+def _any(geometry: Geometry) -> bool:
+    return True
+
+
+def _none(geometry: Geometry) -> bool:
+    return False
+
+
+def _as_it_is(geometry: Geometry, chooser: Chooser | None) -> Geometry:
+    return geometry
+
+
 @frozen(eq=False)
 class Room:
     """The operations, facts, guard, laws and proposals of one capability.
 
-    `methods` are the names that a complete implementation has, and `keywords` the keyword
-    arguments by method. `facts` is the room's initial slice of the state, if it has any,
-    `fold` reacts to events by changing the slice and what its holders hold, and `guard` gives
-    the errors that the room adds to operations of any room. `wrong` gives some wrong calls.
-    `needs` are the capabilities without which this one cannot be claimed.
+    `methods` are the names that a complete implementation has, `keywords` the keyword arguments
+    by method (that of the factory under the empty name), and `flags` the attributes that must be
+    true. `needs` are the capabilities without which this one cannot be claimed.
+
+    `applies` says in which geometries there is something to judge, `needed_by` which of them make
+    no sense without this capability, and `shaped` makes one of any
+    other: the plainest, or one that the chooser draws. `views` names by tier of memory the methods
+    that give a block table there and the count of free blocks.
+
+    `facts` is the room's initial slice of the state, if it has any, `fold` reacts to events by
+    changing the slice and what its holders hold, and `guard` gives the errors that the room adds
+    to operations of any room. `queries` are asked in every full look. `wrong` gives some wrong
+    calls.
     """
 
     capability: str
@@ -50,10 +71,16 @@ class Room:
     laws: tuple[Law, ...]
     keywords: Mapping[str, str] = field(factory=dict)
     attributes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    applies: Callable[[Geometry], bool] = _any
+    needed_by: Callable[[Geometry], bool] = _none
+    shaped: Callable[[Geometry, Chooser | None], Geometry] = _as_it_is
+    views: Mapping[str, tuple[str, str]] = field(factory=dict)
     operations: tuple[type[Operation], ...] = ()
     facts: object = None
-    fold: Callable[[State, Event], State] | None = None
+    fold: Callable[[State, Event, "Specification"], State] | None = None
     guard: Callable[[State, Operation], frozenset[str]] | None = None
+    queries: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls
     proposals: tuple[Proposal, ...] = ()
     wrong: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls

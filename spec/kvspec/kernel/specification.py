@@ -10,18 +10,10 @@ from functools import cached_property
 from attrs import evolve, frozen
 
 from kvspec.contract import Contract, Doubling, History
-from kvspec.geometry import DEVICE, Geometry, Place, blocks_for, table_index
+from kvspec.geometry import DEVICE, HOST, Geometry, Place, blocks_for, whole_blocks
 from kvspec.kernel.chooser import Chooser
-from kvspec.kernel.events import (
-    Cloned,
-    Copied,
-    Ended,
-    Event,
-    Grew,
-    Started,
-    TableSeen,
-    Written,
-)
+from kvspec.kernel.events import Copied, Event, Settled, TableSeen
+from kvspec.kernel.fold import fold, reading
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.operation import Expected, Need, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
@@ -41,7 +33,7 @@ def _wrong_call(state: State, spec: "Specification", chooser: Chooser) -> Operat
     return chooser.pick(room.wrong(state, spec))
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class Specification:
     """What an allocator with this geometry and contract must do, in the capabilities of `rooms`.
 
@@ -59,45 +51,94 @@ class Specification:
 
     def initial(self) -> State:
         """The state of a fresh allocator: no sequences, and unknown contents."""
-        return State(slices={r.capability: r.facts for r in self.rooms if r.facts is not None})
+        geometry, first = self.geometry, self.contract.first_block
+        pools = {
+            Place(pool=pool): geometry.ids_of(pool, first) for pool in range(len(geometry.pools))
+        }
+        return State(
+            pools={**pools, HOST: range(geometry.num_host_blocks)},
+            places=tuple(Place(pool=geometry.pool_of(g)) for g in range(len(geometry.layout))),
+            slices={r.capability: r.facts for r in self.rooms if r.facts is not None},
+        )
+
+    @property
+    def most_tokens(self) -> int:
+        """As many tokens as the device pool ever holds, and more."""
+        return 2 * self.geometry.capacity
+
+    def claims(self, capability: str) -> bool:
+        """Whether the room of `capability` is one of these."""
+        return any(room.capability == capability for room in self.rooms)
+
+    def block_size(self, table: TableOf) -> int:
+        """How many tokens a block of this table holds."""
+        return self._block_sizes[table.group]
 
     @cached_property
-    def blocks(self) -> range:
-        """The ids of the device blocks."""
-        first = self.contract.first_block
-        return range(first, first + self.geometry.num_blocks)
+    def _block_sizes(self) -> tuple[int, ...]:
+        return tuple(group.block_size for group in self.geometry.layout)
+
+    @property
+    def groups(self) -> range:
+        """The KV groups."""
+        return range(len(self._block_sizes))
 
     @cached_property
     def shadowed(self) -> bool:
         """Whether contents are judged in the suite's shadow memory, for want of a store."""
-        return all(room.capability != "store" for room in self.rooms)
+        return not self.claims("store")
 
-    def free_blocks(self, state: State) -> tuple[int, ...]:
-        """The device blocks that nobody holds, in ascending order."""
-        held = state.at().held
-        return tuple(block for block in self.blocks if block not in held)
+    def free_blocks(self, state: State, place: Place = DEVICE) -> tuple[int, ...]:
+        """The blocks of a place that nobody holds, or only what can be displaced, in order."""
+        held = state.at(place).held
+        return tuple(block for block in state.blocks(place) if block not in held)
 
-    def available(self, state: State) -> int:
-        """How many device blocks are free."""
-        return self.geometry.num_blocks - len(state.at().held)
+    def available(self, state: State, place: Place = DEVICE) -> int:
+        """How many blocks of a place are free."""
+        return len(state.blocks(place)) - len(state.at(place).held)
 
-    def least(self, past: History) -> int:
-        """The fewest blocks that a sequence with this history must hold."""
-        need = self.contract.reservation.need(past, self.geometry.block_size)
+    def free_counts(self, state: State, place: Place = DEVICE) -> range:
+        """What the allocator may give as its count of free blocks.
+
+        Where that leaves out what can be displaced, it may leave out what is only perhaps held.
+        """
+        most = self.available(state, place)
+        if self.contract.free_counts_cached:
+            return range(most, most + 1)
+        keeps = state.at(place).keeps
+        idle = state.at(place).idle
+        certain = sum(any(not holder.doubtful for holder in keeps[block]) for block in idle)
+        return range(most - len(idle), most - certain + 1)
+
+    def least(self, past: History, group: int = 0) -> int:
+        """The fewest blocks that a sequence with this history must hold in a group."""
+        need = self.contract.reservation.need(past, self._block_sizes[group])
         return extent(self.contract.placement, need)
 
-    def most_waste(self, past: History) -> int | None:
-        """The most tokens that it may reserve beyond its length, if there is a bound."""
-        bound = self.contract.reservation.waste_bound(past, self.geometry.block_size)
+    def most_waste(self, past: History, group: int = 0) -> int | None:
+        """The most tokens that it may reserve there beyond its length, if there is a bound."""
+        size = self._block_sizes[group]
+        bound = self.contract.reservation.waste_bound(past, size)
         if bound is None:
             return None
-        return max(bound, self.least(past) * self.geometry.block_size - past.length)
+        return max(bound, self.least(past, group) * size - past.length)
 
-    def holdings(self, past: History) -> range:
-        """How many blocks a sequence with this history may hold."""
-        bound, size = self.most_waste(past), self.geometry.block_size
-        most = self.geometry.num_blocks if bound is None else (past.length + bound) // size
-        return range(self.least(past), most + 1)
+    def holdings(self, past: History, group: int = 0) -> range:
+        """How many blocks a sequence with this history may hold in a group."""
+        bound, size = self.most_waste(past, group), self._block_sizes[group]
+        most = sum(self.geometry.pools) if bound is None else (past.length + bound) // size
+        return range(self.least(past, group), most + 1)
+
+    def released(self, length: int, added: int, group: int = 0) -> int:
+        """How many leading entries an append of `added` tokens to `length` finds released.
+
+        They lie wholly before the window of the token by which the contract judges.
+        """
+        window = self.geometry.layout[group].window
+        if window is None or added <= 0:
+            return 0
+        ahead = {"exact": 1, "early": added, "late": 0}[self.contract.window_release]
+        return whole_blocks(length + ahead - window, self._block_sizes[group])
 
     def fits(self, state: State, need: Need, target: int) -> bool:
         """Whether there are free blocks for `need`, and where placement matters a hole for them.
@@ -105,24 +146,25 @@ class Specification:
         An extent grows where it is, or, if the contract relocates, it moves to a hole of
         `target` blocks; until then both are held.
         """
-        placement, free = self.contract.placement, self.free_blocks(state)
+        placement = self.contract.placement
         if need.fresh == 0 or placement == "anywhere":
-            return need.fresh <= len(free)
+            return need.fresh <= self.available(state, need.place) + need.freed
+        free, blocks = self.free_blocks(state), state.blocks()
         held = [block for block in need.held if block is not None]
         size = len(held) + need.fresh
-        if held and extends(placement, held, size, free, self.blocks, self.room):
+        if held and extends(placement, held, size, free, blocks, self.room):
             return True
         moves = not held or self.contract.relocates
-        return moves and any(holes(placement, max(size, target), free, self.blocks, self.room))
+        return moves and any(holes(placement, max(size, target), free, blocks, self.room))
 
-    def target(self, past: History) -> int:
+    def target(self, past: History, group: int = 0) -> int:
         """The size of the extent to which a sequence with this history would move."""
         reservation = self.contract.reservation
         if isinstance(reservation, Doubling):
-            return reservation.target(past, self.geometry.block_size)
-        return self.least(past)
+            return reservation.target(past, self._block_sizes[group])
+        return self.least(past, group)
 
-    def places(self, state: State, size: int, table: Entries = ()) -> Iterator[Entries]:
+    def extents(self, state: State, size: int, table: Entries = ()) -> Iterator[Entries]:
         """The free blocks by which `table` may grow: one choice, or all that its placement has."""
         free, placement, held = self.free_blocks(state), self.contract.placement, len(table)
         if placement == "anywhere" or size == 0:
@@ -130,27 +172,27 @@ class Specification:
                 yield free[:size]
             return
         within = [*free, *(block for block in table if block is not None)]
-        for hole in holes(placement, held + size, within, self.blocks, self.room):
+        for hole in holes(placement, held + size, within, state.blocks(), self.room):
             if tuple(hole[:held]) == table:
                 yield tuple(hole[held:])
 
-    def well_placed(self, table: Entries) -> bool:
-        """Whether a table lies as the contract's placement says."""
+    def well_placed(self, table: Entries, pool: range) -> bool:
+        """Whether a table lies in `pool` as the contract's placement says."""
         blocks = [block for block in table if block is not None]
-        return well_placed(self.contract.placement, blocks, self.blocks, self.room)
+        return well_placed(self.contract.placement, blocks, pool, self.room)
 
     @property
     def room(self) -> int:
         """The size of a slot in blocks, for a placement in slots."""
         return blocks_for(self.geometry.max_tokens or 0, self.geometry.block_size)
 
-    def past(self, sequence: Sequence, entries: int) -> History:
-        """What a reservation may depend on, for a sequence that holds `entries` table entries."""
+    def past(self, sequence: Sequence, entries: int, group: int = 0) -> History:
+        """What a reservation may depend on, for a sequence that holds `entries` entries there."""
         return History(
             allocated=sequence.allocated,
             limit=sequence.limit,
             length=sequence.length,
-            reserved=entries * self.geometry.block_size,
+            reserved=entries * self._block_sizes[group],
             max_tokens=self.geometry.max_tokens,
         )
 
@@ -171,7 +213,7 @@ class Specification:
     def foreseen(self, state: State, operation: Operation, answer: Answer) -> State:
         """The state after the history of a success, before anything was looked at."""
         if answer.kind == "done" and not operation.errors(state, self):
-            for event in operation.history(state, self):
+            for event in operation.history(state, self, answer):
                 state = self._fold(state, event)
         return state
 
@@ -183,29 +225,63 @@ class Specification:
         """
         if look.full or self.contract.relocates:
             return tuple(state.sequences)
-        users = state.at().users
         concerned = set(operation.touched)
         for seq in operation.touched:
-            for block in state.table(seq):
-                concerned.update(user.seq for user in users.get(-1 if block is None else block, ()))
+            for table in state.homes(seq):
+                for block in state.entries(table):
+                    concerned.update(user.seq for user in state.users(table, block))
         return tuple(seq for seq in state.sequences if seq in concerned)
+
+    def tables(self, seq: int, state: State) -> Iterator[tuple[TableOf, str, tuple[int, ...]]]:
+        """The tables of `seq` that can be looked at: each with the method and its arguments."""
+        grouped = self.geometry.groups is not None
+        for tier, (method, _) in self._views:
+            if tier == "device":
+                for group, place in enumerate(state.places):
+                    yield table_of(seq, group, place), method, (seq, group) if grouped else (seq,)
+            else:
+                yield table_of(seq, 0, Place(tier)), method, (seq,)
+
+    def counts(self, state: State) -> Iterator[tuple[Place, str, tuple[int, ...]]]:
+        """The places whose free blocks the allocator counts, each with the method to ask it."""
+        grouped = self.geometry.groups is not None
+        for tier, (_, method) in self._views:
+            for place in state.pools:
+                if place.tier == tier:
+                    yield place, method, (place.pool,) if grouped else ()
+
+    @cached_property
+    def _views(self) -> tuple[tuple[str, tuple[str, str]], ...]:
+        return tuple(view for room in self.rooms for view in room.views.items())
+
+    def queries(self, state: State) -> Iterator[Operation]:
+        """What the rooms have asked in a full look, beside tables and counts."""
+        for room in self.rooms:
+            yield from room.queries(state, self)
 
     def believe(self, state: State, operation: Operation, outcome: Outcome) -> Step:
         """The step that `outcome` makes, taken as true whatever it says."""
-        expected = self.expect(state, operation)
-        done = outcome.answer.kind == "done" and not expected.errors
+        expected, answer = self.expect(state, operation), outcome.answer
+        if outcome.fault is not None:
+            expected = evolve(expected, injected=True)
+        done = answer.kind == "done" and not (expected.errors or expected.injected)
         events: list[Event] = []
         if done:
-            events += operation.history(state, self)
-        events += (TableSeen(seq, e) for seq, e in outcome.observation.tables.items())
-        events += (Copied(*copy) for copy in outcome.answer.copies)
+            events += operation.history(state, self, answer)
+        events += (TableSeen(table, e) for table, e in outcome.observation.tables.items())
+        source, to = operation.tiers
+        events += (
+            Copied(*copy, state.place_of(source, copy[0]), state.place_of(to, copy[1]))
+            for copy in answer.copies
+        )
         if done:
-            events += operation.effects(state, self)
+            events += operation.effects(state, self, answer)
+        events.append(Settled(state))
         after = state
         for event in events:
             after = self._fold(after, event)
         # Only the first refusal is worth repeating: what was refused twice is known.
-        refused = outcome.answer.kind == "refused" and state.refused != operation
+        refused = answer.kind == "refused" and state.refused != operation
         after = after.after_call(operation if refused else None)
         return Step(self, state, operation, outcome, expected, after, tuple(events))
 
@@ -238,8 +314,12 @@ class Specification:
     def observed(self, state: State) -> Observation:
         """What a full look at an allocator in `state` shows."""
         return Observation(
-            tables={seq: state.table(seq) for seq in state.sequences},
-            free=self.available(state),
+            tables={
+                table: state.entries(table)
+                for seq in state.sequences
+                for table, _, _ in self.tables(seq, state)
+            },
+            free={place: self.available(state, place) for place, _, _ in self.counts(state)},
         )
 
     def result(self, state: State, operation: Operation, outcome: Outcome) -> Outcome:
@@ -261,73 +341,15 @@ class Specification:
     # ------------------------------------------------------------------ the fold of events
 
     def _fold(self, state: State, event: Event) -> State:
-        state = self._fold_kernel(state, event)
-        for fold in self._folds:
-            state = fold(state, event)
+        state = fold(state, event, self.geometry)
+        for room_fold in self._folds:
+            state = room_fold(state, event, self)
         return state
 
     @cached_property
-    def _folds(self) -> tuple[Callable[[State, Event], State], ...]:
+    def _folds(self) -> tuple[Callable[[State, Event, "Specification"], State], ...]:
         return tuple(room.fold for room in self.rooms if room.fold is not None)
 
-    def _fold_kernel(self, state: State, event: Event) -> State:
-        match event:
-            case TableSeen(seq, entries, place):
-                if seq in state.sequences and state.table(seq, place) != entries:
-                    return state.holding(table_of(seq, place), entries)
-                return state
-            case Written():
-                return self._write(state, event)
-            case Copied(source, destination, place):
-                moved = state.contents.get((place, source), self._blank)
-                return state.having(contents={**state.contents, (place, destination): moved})
-            case Started(seq, num_tokens, limit):
-                fresh = Sequence(allocated=num_tokens, limit=limit, length=num_tokens)
-                return state.having(sequences={**state.sequences, seq: fresh})
-            case Grew(seq, num_tokens):
-                old = state.sequences[seq]
-                grown = evolve(old, length=old.length + num_tokens)
-                return state.having(sequences={**state.sequences, seq: grown})
-            case Cloned(parent, child):
-                clone = {child: state.sequences[parent]}
-                state = state.having(sequences={**state.sequences, **clone})
-                return state.holding(table_of(child), state.table(parent))
-            case Ended(seq):
-                left = {s: h for s, h in state.sequences.items() if s != seq}
-                gone = [h for h in state.holds if isinstance(h, TableOf) and h.seq == seq]
-                return state.releasing(gone).having(sequences=left)
-            case _:
-                return state
-
-    @property
-    def _blank(self) -> tuple[Cell | None, ...]:
-        return (None,) * self.geometry.block_size
-
-    def _write(self, state: State, event: Written) -> State:
-        """The history grows by the cells, and they go where the believed table says."""
-        size = self.geometry.block_size
-        old = state.sequences[event.seq]
-        cells = old.cells[: event.start] + event.cells
-        table = state.table(event.seq, event.place)
-        contents = dict(state.contents)
-        for position, cell in enumerate(event.cells, start=event.start):
-            i = table_index(position, size)
-            block = table[i] if i < len(table) else None
-            if block is not None:
-                held = list(contents.get((event.place, block), self._blank))
-                held[position % size] = cell
-                contents[event.place, block] = tuple(held)
-        sequences = {**state.sequences, event.seq: evolve(old, cells=cells)}
-        return state.having(sequences=sequences, contents=contents)
-
-    def reading(self, state: State, seq: int, place: Place = DEVICE) -> tuple[Cell | None, ...]:
-        """What the shadow memory holds at each written position of `seq`."""
-        size = self.geometry.block_size
-        table, written = state.table(seq, place), state.sequences[seq].written
-        cells: list[Cell | None] = []
-        for block in table[: blocks_for(written, size)]:
-            cells += (
-                self._blank if block is None else state.contents.get((place, block), self._blank)
-            )
-        cells += [None] * (written - len(cells))
-        return tuple(cells[:written])
+    def reading(self, state: State, table: TableOf) -> tuple[Cell | None, ...]:
+        """What the shadow memory holds at each written position of a table's sequence."""
+        return reading(state, table, state.sequences[table.seq].written, self.geometry)

@@ -4,13 +4,13 @@ Nothing here is derived bookkeeping: users, counts and what is free are computed
 holders when they are asked for, so the specification has no counter that could be wrong.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-from attrs import evolve, field, frozen
+from attrs import field, fields, frozen
 
-from kvspec.geometry import DEVICE, Place
+from kvspec.geometry import DEVICE, HOST, Place
 
 Entries = tuple[int | None, ...]
 """A block table: one entry a block of positions, `None` where the block was released."""
@@ -21,7 +21,8 @@ class Cell(NamedTuple):
 
     The writer and the operation are part of it, so that a copy that was forgotten shows even
     between sequences with equal tokens; so is the position, on which keys and values depend.
-    `token` is `None` where the interface does not tell which token it was.
+    `token` stands for all that they depend on besides: the token, those before it, and the key;
+    it is `None` where the interface does not tell which token it was.
     """
 
     position: int
@@ -34,61 +35,82 @@ class Cell(NamedTuple):
 class Holder:
     """A reason why blocks are not free. Rooms add their own kinds.
 
-    `pins`: while it holds a block, nobody else may get it. `counted`: it is a user of the
-    block, so that a write by another user is preceded by a copy.
+    `pins`: while it holds a block, nobody else may get it; what does not pin can be displaced.
+    `counted`: it is a user of the block, so that a write by another user is preceded by a copy.
+    `doubtful`: the allocator may have given the blocks up, and nobody would have seen it.
     """
 
     pins: ClassVar[bool] = True
     counted: ClassVar[bool] = False
+    doubtful: ClassVar[bool] = False
 
     place: Place = field(default=DEVICE, kw_only=True)
 
 
 @frozen(cache_hash=True)
 class TableOf(Holder):
-    """The block table of a sequence: it holds, pins and is counted."""
+    """A block table of a sequence, in one group: it holds, pins and is counted."""
 
     counted: ClassVar[bool] = True
 
     seq: int
+    group: int = 0
+
+    def __str__(self) -> str:
+        """As a key in a trace: `3`, `3/1` in the second group, `3@host` on the host.
+
+        >>> str(TableOf(3)), str(TableOf(3, 1)), str(TableOf(3, place=HOST))
+        ('3', '3/1', '3@host')
+        """
+        group = f"/{self.group}" if self.group else ""
+        return f"{self.seq}{group}{'' if self.place.tier == 'device' else '@' + self.place.tier}"
 
 
 @lru_cache(maxsize=4096)
-def table_of(seq: int, place: Place = DEVICE) -> TableOf:
-    """The holder that is the table of `seq` at `place`; one object each, so look-ups are quick."""
-    return TableOf(seq, place=place)
+def table_of(seq: int, group: int = 0, place: Place = DEVICE) -> TableOf:
+    """The holder that is this table; one object each, so look-ups are quick."""
+    return TableOf(seq, group, place=place)
 
 
 @frozen
 class Sequence:
     """The history of one live sequence, in tokens; `written <= length` always.
 
-    `cells[p]` is what was written at position `p`: the sequence must read just that there.
+    `cells[p]` is what was written at position `p`: the sequence must read just that there. It is
+    `None` where nobody need know. `tier` is the memory in which the sequence is.
     """
 
     allocated: int
     limit: int | None
     length: int
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[Cell | None, ...] = ()
+    tier: str = "device"
 
     @property
     def written(self) -> int:
         """How many leading positions have been written."""
         return len(self.cells)
 
+    @property
+    def resident(self) -> bool:
+        """Whether it is on the device."""
+        return self.tier == "device"
 
-@frozen
+
+@frozen(slots=False)
 class Occupancy:
     """Derived: who is at one place, block by block."""
 
     users: Mapping[int, tuple[TableOf, ...]]
     """For each block in a table, the tables, one mention an entry."""
     pins: Mapping[int, tuple[Holder, ...]]
-    """For each block held by something that is not a table, those holders."""
+    """For each block that something else pins, those holders."""
+    keeps: Mapping[int, tuple[Holder, ...]]
+    """For each block held by what can be displaced, those holders."""
 
     @cached_property
     def held(self) -> frozenset[int]:
-        """The blocks that are not free."""
+        """The blocks that are not free: some holder pins them."""
         return frozenset(self.users).union(self.pins)
 
     @cached_property
@@ -96,14 +118,20 @@ class Occupancy:
         """The blocks in no table that something else still pins."""
         return frozenset(block for block in self.pins if block not in self.users)
 
+    @cached_property
+    def idle(self) -> frozenset[int]:
+        """The blocks that are free, but for holders which can be displaced."""
+        return frozenset(self.keeps).difference(self.held)
 
-_NOBODY = Occupancy(users={}, pins={})
+
+_NOBODY = Occupancy(users={}, pins={}, keeps={})
 
 
-@frozen
+@frozen(slots=False)
 class State:
     """All that is believed of an allocator after some operations. Mappings are never mutated.
 
+    `pools` are the block ids of each place, and `places` the device place of each group.
     `slices` holds each room's own facts by capability, `clock` counts the operations so far,
     and `refused` is the last operation if it was refused.
     """
@@ -111,65 +139,88 @@ class State:
     sequences: Mapping[int, Sequence] = field(factory=dict)
     holds: Mapping[Holder, Entries] = field(factory=dict)
     contents: Mapping[tuple[Place, int], tuple[Cell | None, ...]] = field(factory=dict)
+    pools: Mapping[Place, range] = field(factory=dict)
+    places: tuple[Place, ...] = (DEVICE,)
     slices: Mapping[str, Any] = field(factory=dict)
     clock: int = 0
     refused: object = None
 
-    def table(self, seq: int, place: Place = DEVICE) -> Entries:
-        """The believed block table of `seq`; empty for a sequence that has none there."""
-        return self.holds.get(table_of(seq, place), ())
+    def home(self, seq: int, group: int = 0) -> TableOf:
+        """The table that `seq` has in `group`, where the sequence is."""
+        sequence = self.sequences.get(seq)
+        if sequence is None or sequence.resident:
+            return table_of(seq, group, self.places[group])
+        return table_of(seq, group, HOST)
 
-    def last_block(self, seq: int, place: Place = DEVICE) -> int:
+    def homes(self, seq: int) -> tuple[TableOf, ...]:
+        """The tables that `seq` has where it is, one a group."""
+        return tuple(self.home(seq, group) for group in range(len(self.places)))
+
+    def entries(self, table: TableOf) -> Entries:
+        """The entries of a table; empty for one that is not there."""
+        return self.holds.get(table, ())
+
+    def table(self, seq: int, group: int = 0) -> Entries:
+        """The believed block table of `seq`, where it is; empty for a sequence that has none."""
+        return self.holds.get(self.home(seq, group), ())
+
+    def tables(self) -> Iterator[tuple[TableOf, Entries]]:
+        """All tables with their entries."""
+        for holder, entries in self.holds.items():
+            if isinstance(holder, TableOf):
+                yield holder, entries
+
+    def last_block(self, seq: int) -> int:
         """The block of the last table entry of `seq`; -1 where there is none."""
-        last = self.table(seq, place)[-1:]
+        last = self.table(seq)[-1:]
         return -1 if not last or last[0] is None else last[0]
+
+    def blocks(self, place: Place = DEVICE) -> range:
+        """The ids of the blocks at `place`."""
+        return self.pools.get(place, range(0))
+
+    def place_of(self, tier: str, block: int) -> Place:
+        """Where `block` of a tier lies."""
+        for place, blocks in self.pools.items():
+            if place.tier == tier and block in blocks:
+                return place
+        return Place(tier)
 
     @cached_property
     def _occupancies(self) -> Mapping[Place, Occupancy]:
-        users: dict[Place, dict[int, tuple[TableOf, ...]]] = {}
-        pins: dict[Place, dict[int, tuple[Holder, ...]]] = {}
+        found: dict[Place, Occupancy] = {}
         for holder, entries in self.holds.items():
+            at = found.get(holder.place)
+            if at is None:
+                at = found[holder.place] = Occupancy(users={}, pins={}, keeps={})
+            holders: Any = at.keeps
             if isinstance(holder, TableOf):
-                tables = users.setdefault(holder.place, {})
-                for block in entries:
-                    if block is not None:
-                        tables[block] = (*tables.get(block, ()), holder)
-            else:
-                others = pins.setdefault(holder.place, {})
-                for block in entries:
-                    if block is not None:
-                        others[block] = (*others.get(block, ()), holder)
-        return {
-            place: Occupancy(users=users.get(place, {}), pins=pins.get(place, {}))
-            for place in users.keys() | pins.keys()
-        }
+                holders = at.users
+            elif holder.pins:
+                holders = at.pins
+            for block in entries:
+                if block is not None:
+                    holders[block] = (*holders.get(block, ()), holder)
+        return found
 
     def at(self, place: Place = DEVICE) -> Occupancy:
         """Who holds what at `place`."""
         return self._occupancies.get(place, _NOBODY)
 
-    def having(
-        self,
-        *,
-        sequences: Mapping[int, Sequence] | None = None,
-        holds: Mapping[Holder, Entries] | None = None,
-        contents: Mapping[tuple[Place, int], tuple[Cell | None, ...]] | None = None,
-    ) -> "State":
-        """The state with other histories, holders or contents."""
-        return State(
-            self.sequences if sequences is None else sequences,
-            self.holds if holds is None else holds,
-            self.contents if contents is None else contents,
-            self.slices,
-            self.clock,
-            self.refused,
-        )
+    def users(self, table: TableOf, block: int | None) -> tuple[TableOf, ...]:
+        """The tables that have `block`, which is an entry of `table`; one mention an entry."""
+        return () if block is None else self.at(table.place).users.get(block, ())
+
+    def having(self, **facts: Any) -> "State":
+        """The state with other facts, by the names of the fields."""
+        changed = object.__new__(State)
+        known = {name: self.__dict__[name] for name in _FIELDS}
+        changed.__dict__.update(known, **facts)
+        return changed
 
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        return State(
-            self.sequences, self.holds, self.contents, self.slices, self.clock + 1, refused
-        )
+        return self.having(clock=self.clock + 1, refused=refused)
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
@@ -180,6 +231,13 @@ class State:
         gone = set(holders)
         return self.having(holds={h: e for h, e in self.holds.items() if h not in gone})
 
+    def with_sequence(self, seq: int, sequence: Sequence) -> "State":
+        """The state in which `sequence` is the history of `seq`."""
+        return self.having(sequences={**self.sequences, seq: sequence})
+
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""
-        return evolve(self, slices={**self.slices, capability: value})
+        return self.having(slices={**self.slices, capability: value})
+
+
+_FIELDS = tuple(f.name for f in fields(State))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from kvspec.geometry import table_index
-from kvspec.kernel.events import Cloned, Copied, Event, Written
+from kvspec.kernel.events import Cloned, Copied, Event, Grew, Inherited
 from kvspec.kernel.operation import Expected, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
-from kvspec.kernel.state import Entries, State
+from kvspec.kernel.state import Entries, State, TableOf
 
 if TYPE_CHECKING:
     from kvspec.kernel.law import Law
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 class Change:
     """One table entry that is another block after the step than before it."""
 
-    seq: int
+    table: TableOf
     index: int
     before: int
     after: int
 
+    @property
+    def seq(self) -> int:
+        """The sequence whose table it is."""
+        return self.table.seq
 
-@frozen
+
+@frozen(slots=False)
 class Step:
     """One operation with its outcome, what was expected, and the states around it."""
 
@@ -49,10 +54,11 @@ class Step:
         """What was looked at after the call."""
         return self.outcome.observation
 
-    @property
+    @cached_property
     def done(self) -> bool:
         """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
-        return self.outcome.answer.kind == "done" and not self.expected.errors
+        expected = self.expected
+        return self.outcome.answer.kind == "done" and not (expected.errors or expected.injected)
 
     @cached_property
     def copies(self) -> tuple[Copied, ...]:
@@ -60,17 +66,20 @@ class Step:
         return tuple(event for event in self.events if isinstance(event, Copied))
 
     @cached_property
-    def written_entries(self) -> Mapping[int, range]:
-        """By sequence, the indices of the table entries that were written in this step."""
-        size = self.spec.geometry.block_size
-        return {
-            event.seq: range(
-                table_index(event.start, size),
-                table_index(event.start + len(event.cells) - 1, size) + 1,
-            )
-            for event in self.events
-            if isinstance(event, Written) and event.cells
-        }
+    def reserved(self) -> Mapping[TableOf, range]:
+        """By table, the indices of the entries in which a live sequence reserved slots.
+
+        It writes into these, at once or later; the last ones may be new.
+        """
+        found = {}
+        for event in self.events:
+            if isinstance(event, Grew) and event.num_tokens:
+                start = self.before.sequences[event.seq].length
+                for table in self.after.homes(event.seq):
+                    size = self.spec.block_size(table)
+                    last = table_index(start + event.num_tokens - 1, size)
+                    found[table] = range(table_index(start, size), last + 1)
+        return found
 
     @cached_property
     def relevant(self) -> tuple["Law", ...]:
@@ -78,39 +87,42 @@ class Step:
         return tuple(law for law in self.spec.laws if law.relevant(self))
 
     @cached_property
-    def survivors(self) -> tuple[tuple[int, Entries, Entries], ...]:
-        """The sequences that live before and after the step, with both tables."""
+    def survivors(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
+        """The tables of sequences that live, where they are, before and after the step."""
         return tuple(
-            (seq, self.before.table(seq), self.after.table(seq))
+            (table, self.before.entries(table), self.after.entries(table))
             for seq in self.before.sequences
             if seq in self.after.sequences
+            for table in self.before.homes(seq)
+            if self.before.sequences[seq].tier == self.after.sequences[seq].tier
         )
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         """The entries that are another block than before, in tables that live on."""
         return tuple(
-            Change(seq, i, old, new)
-            for seq, before, after in self.survivors
+            Change(table, i, old, new)
+            for table, before, after in self.survivors
             if before != after
             for i, (old, new) in enumerate(zip(before, after, strict=False))
             if old is not None and new is not None and old != new
         )
 
     def replaceable(self, change: Change) -> bool:
-        """Whether the sequence wrote into that entry while its block was not its alone.
+        """Whether the sequence reserved slots in that entry while its block was not its alone.
 
         Then it may have got a block of its own: it must where another table has the block,
-        and it may where only a lease pins it.
+        and it may where a lease pins it or a cache keeps its contents.
         """
-        if change.index not in self.written_entries.get(change.seq, ()):
+        if change.index not in self.reserved.get(change.table, ()):
             return False
-        occupancy = self.before.at()
-        return len(occupancy.users.get(change.before, ())) > 1 or change.before in occupancy.pins
+        occupancy, block = self.before.at(change.table.place), change.before
+        shared = len(occupancy.users.get(block, ())) > 1
+        return shared or block in occupancy.pins or block in occupancy.keeps
 
     @cached_property
     def moves(self) -> Mapping[int, int]:
-        """Where the blocks of bystanders went: old block to new, for those that moved.
+        """Where the device blocks of bystanders went: old block to new, for those that moved.
 
         A block moves when every entry that held it, other than entries replaced by a write,
         holds one and the same other block now, and no two blocks went to the same place.
@@ -122,11 +134,13 @@ class Step:
         if not self.changes:
             return {}
         targets: dict[int, set[int]] = {}
-        for seq, before, after in self.survivors:
+        for table, before, after in self.survivors:
+            if table.place.tier != "device":
+                continue
             for i, (old, new) in enumerate(zip(before, after, strict=False)):
                 if old is not None and new is not None:
-                    own = i in self.written_entries.get(seq, ())
-                    if own and self.replaceable(Change(seq, i, old, new)):
+                    own = i in self.reserved.get(table, ())
+                    if own and self.replaceable(Change(table, i, old, new)):
                         continue
                     targets.setdefault(old, set()).add(new)
         went = {old: next(iter(new)) for old, new in targets.items() if len(new) == 1}
@@ -138,8 +152,8 @@ class Step:
             return moved
         written_shared = {
             before[i]
-            for seq, before, after in self.survivors
-            for i in self.written_entries.get(seq, ())
+            for table, before, after in self.survivors
+            for i in self.reserved.get(table, ())
             if i < len(before) and i < len(after) and before[i] == after[i]
         }
         return {old: new for old, new in moved.items() if old in written_shared}
@@ -152,46 +166,93 @@ class Step:
 
     @cached_property
     def unjustified(self) -> tuple[Change, ...]:
-        """The changed entries that neither a move nor a write into a shared block explains."""
+        """The changed entries that nothing explains: no move, no write into a shared block.
+
+        Where the contract has equal contents become one block, that explains a change too.
+        """
         return tuple(
             change
             for change in self.changes
-            if self.moves.get(change.before) != change.after and not self.replaceable(change)
+            if self.moves.get(change.before) != change.after
+            and not self.replaceable(change)
+            and (change.table, change.index) not in self.adopted
         )
+
+    def released_anyway(self, table: TableOf, before: Entries, after: Entries) -> bool:
+        """Whether a refused call only let go of what lies before the window, where it may."""
+        if not self.spec.contract.window_before_refusal or self.answer.kind != "refused":
+            return False
+        length, added = self.before.sequences[table.seq].length, self.operation.added(table.seq)
+        gone = min(self.spec.released(length, added, table.group), len(before))
+        return after == (*[None] * gone, *before[gone:])
 
     @cached_property
     def inherited(self) -> frozenset[tuple[int, int]]:
         """The pairs of a forked parent's block and the other block that the child got for it."""
         return frozenset(
             (old, new)
-            for event in self.events
-            if isinstance(event, Cloned)
+            for child, parent in self._parents.items()
             for old, new in zip(
-                self.before.table(event.parent), self.after.table(event.child), strict=False
+                self.before.entries(parent), self.after.entries(child), strict=False
             )
             if old is not None and new is not None and old != new
         )
 
     @cached_property
-    def taken(self) -> tuple[tuple[int, int, int], ...]:
-        """The entries with a block that was not theirs: (seq, index, block).
+    def adopted(self) -> frozenset[tuple[TableOf, int]]:
+        """The entries with a block that a cache kept before, and whose contents they took over."""
+        found = set()
+        for event in self.events:
+            if isinstance(event, Inherited):
+                for table in self.after.homes(event.seq):
+                    keeps = self.before.at(table.place).keeps
+                    count = event.num_tokens // self.spec.block_size(table)
+                    for i, block in enumerate(self.after.entries(table)[:count]):
+                        if block in keeps:
+                            found.add((table, i))
+        if self.spec.contract.deduplicates:
+            found |= {
+                (change.table, change.index)
+                for change in self.changes
+                if change.after in self.before.at(change.table.place).keeps
+            }
+        return frozenset(found)
+
+    @cached_property
+    def taken(self) -> tuple[tuple[TableOf, int, int], ...]:
+        """The entries with a block that was not theirs: (table, index, block).
 
         Seen from where the blocks are now, so that a block that moved was theirs before; a
-        fork's child takes only what it does not share with its parent.
+        fork's child takes only what it does not share with its parent, and what a cache kept is
+        not taken but adopted.
         """
         return tuple(self._new_entries(self.origin))
 
     @property
-    def entered(self) -> Iterator[tuple[int, int]]:
-        """The sequences that have a block at an entry where it was not before: (seq, block)."""
-        return ((seq, block) for seq, _, block in self._new_entries(lambda entries: entries))
+    def entered(self) -> Iterator[tuple[TableOf, int]]:
+        """The tables that have a block at an entry where it was not before: (table, block)."""
+        return ((table, block) for table, _, block in self._new_entries(lambda entries: entries))
 
-    def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[int, int, int]]:
-        parents = {e.child: e.parent for e in self.events if isinstance(e, Cloned)}
+    @cached_property
+    def _parents(self) -> Mapping[TableOf, TableOf]:
+        return {
+            child: parent
+            for event in self.events
+            if isinstance(event, Cloned)
+            for child, parent in zip(
+                self.after.homes(event.child), self.before.homes(event.parent), strict=True
+            )
+        }
+
+    def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[TableOf, int, int]]:
         for seq in self.after.sequences:
-            base, table = was(self.before.table(parents.get(seq, seq))), self.after.table(seq)
-            if base == table:
-                continue
-            for i, block in enumerate(table):
-                if block is not None and (i >= len(base) or base[i] != block):
-                    yield seq, i, block
+            for table in self.after.homes(seq):
+                base = was(self.before.entries(self._parents.get(table, table)))
+                entries = self.after.entries(table)
+                if base == entries:
+                    continue
+                for i, block in enumerate(entries):
+                    if block is None or (i < len(base) and base[i] == block):
+                        continue
+                    if (table, i) not in self.adopted:
+                        yield table, i, block

@@ -29,19 +29,33 @@ ORDER: tuple[str, ...] = (
     "misuse",
     "well-formed",
     "snapshot",
+    "injection",
     "can-allocate",
+    "rollback",
+    "window",
+    "residence",
+    "swap",
+    "prefix-sound",
+    "prefix-complete",
+    "eviction",
+    "eviction-order",
     "in-flight",
     "copy-on-write",
     "fork",
+    "batch",
     "no-overlap",
     "needless-copy",
     "placement",
+    "resize",
+    "groups",
     "atomicity",
     "frame",
     "bounded-waste",
     "retry",
     "admission",
     "ref-count",
+    "table-counts",
+    "free-set",
     "conservation",
     "read-back",
     "attention",
@@ -77,8 +91,14 @@ def specification(
             raise ValueError(f"{room.capability} cannot be claimed without {min(lacks)}")
     if not contract.geometries.admits(geometry):
         raise ValueError(f"the contract excludes {geometry}")
-    if geometry.window or geometry.num_host_blocks or geometry.groups is not None:
-        raise ValueError("no room specifies windows, host blocks or groups")
-    rooms = tuple(room for room in ROOMS if room.capability in capabilities)
-    laws = tuple(law for law in LAWS if law.capability in capabilities)
+    lacking = [
+        room.capability
+        for room in ROOMS
+        if room.capability not in capabilities and room.needed_by(geometry)
+    ]
+    if lacking:
+        raise ValueError(f"{geometry} asks for {' and '.join(lacking)}, which is not claimed")
+    rooms = tuple(r for r in ROOMS if r.capability in capabilities and r.applies(geometry))
+    judged = {room.capability for room in rooms}
+    laws = tuple(law for law in LAWS if law.capability in judged)
     return Specification(geometry, contract, rooms, laws, OPERATIONS)

@@ -9,6 +9,7 @@ from kvspec.contract import History
 from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import HUGE, ODD_LENGTHS, length_near_boundary
+from kvspec.kernel.growth import reservation
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import plural
 from kvspec.kernel.operation import AnswerShape, Need, Operation, length_errors
@@ -42,8 +43,8 @@ class CanAllocate(Operation):
         """The length is not one; too great a length is an answer here."""
         return length_errors(self.num_tokens)
 
-    def fresh(self, spec: "Specification") -> int:
-        """The blocks that `allocate` would need."""
+    def _needs(self, state: State, spec: "Specification") -> tuple[Need, ...]:
+        """What `allocate` would need: one account for the question and the deed."""
         past = History(
             allocated=self.num_tokens,
             limit=None,
@@ -51,16 +52,21 @@ class CanAllocate(Operation):
             reserved=0,
             max_tokens=spec.geometry.max_tokens,
         )
-        return spec.least(past)
+        return reservation(state, spec, past)
+
+    def fresh(self, state: State, spec: "Specification") -> int:
+        """The blocks that `allocate` would need, in all pools together."""
+        return sum(need.fresh for need in self._needs(state, spec))
 
     def value(self, state: State, spec: "Specification") -> str:
         """In agreement with the deed."""
-        most, need = spec.geometry.max_tokens, Need(self.fresh(spec))
+        most, needs = spec.geometry.max_tokens, self._needs(state, spec)
         if most is not None and self.num_tokens > most:
             return "NEVER"
-        if not spec.fits(spec.initial(), need, need.fresh):
+        empty = spec.initial().having(pools=state.pools)
+        if not all(spec.fits(empty, need, need.fresh) for need in needs):
             return "NEVER"
-        return "OK" if spec.fits(state, need, need.fresh) else "LATER"
+        return "OK" if all(spec.fits(state, need, need.fresh) for need in needs) else "LATER"
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """The one right answer."""
@@ -69,7 +75,7 @@ class CanAllocate(Operation):
 
 
 def _answered(step: Step) -> bool:
-    return isinstance(step.operation, CanAllocate) and step.done and not step.expected.errors
+    return isinstance(step.operation, CanAllocate) and step.done
 
 
 def _agrees(step: Step) -> str | None:
@@ -77,10 +83,14 @@ def _agrees(step: Step) -> str | None:
     assert isinstance(operation, CanAllocate)  # `_answered` has seen to it
     if step.answer.value == expected:
         return None
-    needs = plural(operation.fresh(step.spec), "block")
+    needs = plural(operation.fresh(step.before, step.spec), "block")
+    total = sum(len(step.before.blocks(place)) for place in dict.fromkeys(step.before.places))
+    free = sum(
+        step.spec.available(step.before, place) for place in dict.fromkeys(step.before.places)
+    )
     return (
-        f"{plural(operation.num_tokens, 'token')} take {needs}, {step.expected.available} of "
-        f"{step.spec.geometry.num_blocks} are free, and max_tokens is "
+        f"{plural(operation.num_tokens, 'token')} take {needs}, {free} of "
+        f"{total} are free, and max_tokens is "
         f"{step.spec.geometry.max_tokens}: the answer is {expected}, not {step.answer.value}."
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, frozen
 
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, first_in_window
 from kvspec.kernel.generation import live, new_ids
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import plural, sequence_name
@@ -63,18 +63,18 @@ def tag_bits(heads: Heads) -> int:
 
 
 @lru_cache(maxsize=8192)
-def row(position: int, operation: int, capacity: int, heads: Heads) -> Numbers:
+def row(position: int, operation: int, span: int, heads: Heads) -> Numbers:
     """The row of what was written at `position` by the operation numbered so: keys, then values.
 
-    No two of the last `2 ** tag_bits(heads)` are equal, in a pool of `capacity` tokens: the
-    first word is a permutation of the cell's number. All of it is exact in float16.
+    No two of the last `2 ** tag_bits(heads)` are equal, with positions below `span`: the first
+    word is a permutation of the cell's number. All of it is exact in float16.
 
     >>> row(0, 7, 8, Heads(1, 1, 4, 2, 11))
     (1.0, -1.0, -1.0, -1.0, 0.375, -1.0)
     """
     signs = heads.n_kv_heads * heads.d_k
     values = heads.n_kv_heads * heads.d_v
-    number, bits = operation * capacity + position, tag_bits(heads)
+    number, bits = operation * span + position, tag_bits(heads)
     digits = _mixed(number + _START, bits)
     for word in range(1, -(-(signs + _VALUE_BITS * values) // _WORD)):
         digits |= _mixed(number + (word + 1) * _START, _WORD) << (word * _WORD)
@@ -93,7 +93,7 @@ def _mixed(number: int, bits: int) -> int:
 
 
 def probing(
-    cells: Sequence[Cell], clock: int, geometry: Geometry, heads: Heads
+    cells: Sequence[Cell | None], clock: int, geometry: Geometry, heads: Heads
 ) -> tuple[int, Numbers]:
     """What a sequence with these cells is asked: a position, and the flat query about it.
 
@@ -101,10 +101,12 @@ def probing(
     that it is exact. The positions of successive steps are spread evenly (Knuth, "The Art of
     Computer Programming", volume 3, section 6.4, on Fibonacci hashing).
     """
-    first = _first_seen(len(cells), geometry)
+    first = first_in_window(len(cells), geometry.window)
     position = first + ((clock * _ODD % 2**_WORD) * (len(cells) - first) >> _WORD)
     cell = cells[position]
-    keys, d_k = row(cell.position, cell.operation, geometry.capacity, heads), heads.d_k
+    if cell is None:  # what is there is nobody's: any query will do
+        cell = Cell(position, 0, 0)
+    keys, d_k = row(cell.position, cell.operation, span(geometry), heads), heads.d_k
     gain = 2.0 ** -((d_k.bit_length() - 1) // 2)
     group = heads.n_heads // heads.n_kv_heads
     query: list[float] = []
@@ -117,8 +119,10 @@ def probing(
     return position, tuple(query)
 
 
-def _first_seen(written: int, geometry: Geometry) -> int:
-    return 0 if geometry.window is None else max(0, written - geometry.window)
+def span(geometry: Geometry) -> int:
+    """More positions than a sequence has: twice what the pool holds, or with a window far more."""
+    most = 2 * geometry.capacity  # a pool may be enlarged
+    return most if geometry.window is None else max(most, 2**16)
 
 
 # ------------------------------------------------------------------------------ operations
@@ -158,13 +162,14 @@ def _attended(step: Step) -> Iterator[tuple[int, Attended, list[Numbers], int]]:
     for seq, attended in step.seen.attended.items():
         sequence = step.after.sequences.get(seq)
         if sequence is not None and sequence.cells:
-            first = _first_seen(sequence.written, geometry)
+            first = first_in_window(sequence.written, geometry.window)
             cells = sequence.cells[first:]
             yield seq, attended, _rows(cells, geometry, attended.heads), first
 
 
-def _rows(cells: Sequence[Cell], geometry: Geometry, heads: Heads) -> list[Numbers]:
-    return [row(cell.position, cell.operation, geometry.capacity, heads) for cell in cells]
+def _rows(cells: Sequence[Cell | None], geometry: Geometry, heads: Heads) -> list[Numbers]:
+    # What is in the window was written by somebody, or else read-back has said so.
+    return [row(c.position, c.operation, span(geometry), heads) for c in cells if c is not None]
 
 
 def _something_attended(step: Step) -> bool:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
 
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, Place
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.generation import live, new_ids, some_live
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, plural, sequence_name
+from kvspec.kernel.names import blocks_text, plural, table_name
 from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
-from kvspec.kernel.outcome import DONE, Outcome
+from kvspec.kernel.outcome import DONE, Answer, Outcome
 from kvspec.kernel.perturb import other_count, other_table
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call, call
-from kvspec.kernel.state import Holder, State
+from kvspec.kernel.state import Entries, Holder, State
 from kvspec.kernel.step import Step
 
 if TYPE_CHECKING:
@@ -66,17 +66,23 @@ def _leases(state: State) -> Leases:
     return slice_
 
 
-def _fold(state: State, event: Event) -> State:
+def _fold(state: State, event: Event, spec: "Specification") -> State:
     match event:
         case LeaseBegun(lease, seq):
             facts = evolve(_leases(state), open=(*_leases(state).open, lease))
-            return state.with_slice("lease", facts).holding(LeaseOf(lease), state.table(seq))
+            held: dict[Place, Entries] = {}
+            for table in state.homes(seq):
+                held[table.place] = held.get(table.place, ()) + state.entries(table)
+            for place, entries in held.items():
+                state = state.holding(LeaseOf(lease, place=place), entries)
+            return state.with_slice("lease", facts)
         case LeaseEnded(lease):
             facts = Leases(
                 open=tuple(other for other in _leases(state).open if other != lease),
                 ended=(*_leases(state).ended, lease),
             )
-            return state.with_slice("lease", facts).releasing([LeaseOf(lease)])
+            gone = [h for h in state.holds if isinstance(h, LeaseOf) and h.lease == lease]
+            return state.with_slice("lease", facts).releasing(gone)
         case _:
             return state
 
@@ -99,7 +105,7 @@ class BeginTransfer(SequenceOperation):
         """The lease."""
         return self.lease
 
-    def effects(self, state: State, spec: "Specification") -> Iterator[Event]:
+    def effects(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The lease begins, on the table as it is seen after the call."""
         yield LeaseBegun(self.lease, self.seq)
 
@@ -122,7 +128,7 @@ class EndTransfer(Operation):
         is_open = self.lease in _leases(state).open
         return frozenset() if is_open else frozenset({"UnknownLease"})
 
-    def history(self, state: State, spec: "Specification") -> Iterator[Event]:
+    def history(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The lease ends."""
         yield LeaseEnded(self.lease)
 
@@ -134,46 +140,56 @@ class EndTransfer(Operation):
 # ------------------------------------------------------------------------------ the law
 
 
+def _pinned(state: State, block: int) -> tuple[Holder, ...]:
+    """What pins a device block, beside tables."""
+    return state.at(state.place_of("device", block)).pins.get(block, ())
+
+
 def _in_flight(step: Step) -> set[int]:
     """The blocks that were pinned by a lease before the step and still are."""
-    before, after = step.before.at().pins, step.after.at().pins
-    return before.keys() & after.keys() if before and after else set()
+    return {
+        block
+        for place in dict.fromkeys(step.before.places)
+        for block in step.before.at(place).pins.keys() & step.after.at(place).pins.keys()
+    }
 
 
 def _something_in_flight(step: Step) -> bool:
-    return bool(_in_flight(step)) or bool(step.after.at().pinned_only)
+    return bool(_leases(step.before).open or _leases(step.after).open) and (
+        bool(_in_flight(step)) or any(step.after.at(p).pinned_only for p in step.after.places)
+    )
 
 
 def _no_reuse(step: Step) -> str | None:
     pinned = _in_flight(step)
-    for seq, block in step.entered:
-        if block in pinned:
+    for table, block in step.entered:
+        if block in pinned and table.place.tier == "device":
             return (
-                f"block {block} was handed to {sequence_name(seq)} while it is in flight "
+                f"block {block} was handed to {table_name(table)} while it is in flight "
                 f"under {_holders_text(step, block)}."
             )
     for copy in step.copies:
-        if copy.destination in pinned:
+        if copy.to.tier == "device" and copy.destination in pinned:
             return (
                 f"block {copy.source} was copied over block {copy.destination} while that is "
                 f"in flight under {_holders_text(step, copy.destination)}."
             )
-    left, free = _let_go_in_flight(step), step.seen.free
-    expected = step.spec.available(step.after)
-    if free is not None and 0 < free - expected <= len(left):
-        return (
-            f"{blocks_text(left)} {'is' if len(left) == 1 else 'are'} in flight, though in no "
-            f"table, so {plural(expected, 'block')} can be free; the allocator says {free}."
-        )
+    for place, free in step.seen.free.items():
+        left, expected = _let_go_in_flight(step, place), step.spec.free_counts(step.after, place)
+        if 0 < free - expected[-1] <= len(left):
+            return (
+                f"{blocks_text(left)} {'is' if len(left) == 1 else 'are'} in flight, though in no "
+                f"table, so {plural(expected[-1], 'block')} can be free; the allocator says {free}."
+            )
     return None
 
 
-def _let_go_in_flight(step: Step) -> set[int]:
+def _let_go_in_flight(step: Step, place: Place) -> set[int]:
     """The blocks that a table or a lease let go of in this step, and that a lease still pins.
 
     Only of these does an excess say that the lease was forgotten: any other has another cause.
     """
-    before, after = step.before.at(), step.after.at()
+    before, after = step.before.at(place), step.after.at(place)
     return {
         block
         for block in after.pinned_only
@@ -183,7 +199,7 @@ def _let_go_in_flight(step: Step) -> set[int]:
 
 
 def _holders_text(step: Step, block: int) -> str:
-    return " and ".join(_holder_text(holder) for holder in step.after.at().pins[block])
+    return " and ".join(_holder_text(holder) for holder in _pinned(step.after, block))
 
 
 def _holder_text(holder: Holder) -> str:

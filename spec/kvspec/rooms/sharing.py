@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from kvspec.contract import Contract, Paged
-from kvspec.geometry import Geometry, table_index
+from kvspec.geometry import Geometry, Place, table_index
 from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Event
-from kvspec.kernel.generation import live, new_ids, room_for_another, some_live
+from kvspec.kernel.generation import live, new_ids, room_for_another
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
+from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name, table_name
 from kvspec.kernel.operation import Need, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.perturb import other_count, other_table, table_kept
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call, call
-from kvspec.kernel.state import State
+from kvspec.kernel.state import Entries, State, TableOf
 from kvspec.kernel.step import Step
 
 if TYPE_CHECKING:
@@ -61,34 +61,47 @@ class Fork(Operation):
         taken = {"SequenceExists"} if self.child in state.sequences else set()
         return frozenset(unknown | taken)
 
-    def need(self, state: State, spec: "Specification") -> Need:
+    def needs(self, state: State, spec: "Specification") -> tuple[Need, ...]:
         """One block for each entry that the contract copies at once."""
-        copied = len(copied_at_once(state, spec, self.parent))
-        return Need(copied, copied=copied)
+        needs = []
+        for place in dict.fromkeys(state.places):
+            tables = [table for table in state.homes(self.parent) if table.place == place]
+            copied = sum(len(copied_at_once(state, spec, table)) for table in tables)
+            needs.append(Need(copied, copied=copied, place=place))
+        return tuple(needs)
 
     def asks(self, state: State, spec: "Specification") -> int:
         """The blocks that would be copied at once, of a parent that there is."""
-        known = self.parent in state.sequences
-        return len(copied_at_once(state, spec, self.parent)) if known else 0
+        if self.parent not in state.sequences:
+            return 0
+        return sum(len(copied_at_once(state, spec, t)) for t in state.homes(self.parent))
 
-    def history(self, state: State, spec: "Specification") -> Iterator[Event]:
+    def history(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The child has the parent's history."""
         yield Cloned(self.parent, self.child)
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """Any free blocks for the entries that are copied; unwritten ones may go unreported."""
-        entries, size = copied_at_once(state, spec, self.parent), spec.geometry.block_size
         written = state.sequences[self.parent].written
-        reports = [(True,) if i * size < written else (True, False) for i in entries]
+        copied = [(t, i) for t in state.homes(self.parent) for i in copied_at_once(state, spec, t)]
+        reports = [
+            (True,) if i * spec.block_size(table) < written else (True, False)
+            for table, i in copied
+        ]
         for reported in product(*reports):
-            free, table = list(spec.free_blocks(state)), list(state.table(self.parent))
+            free = {place: list(spec.free_blocks(state, place)) for place in state.places}
+            tables = {t: list(state.entries(t)) for t in state.homes(self.parent)}
             copies = []
-            for i, copied in zip(entries, reported, strict=True):
-                block, table[i] = table[i], free.pop(0)
-                if copied:
-                    copies.append(Copy(block or 0, table[i] or 0))
-            seen = Observation(tables={self.child: tuple(table)})
-            yield spec.result(state, self, Outcome(Answer("done", copies=tuple(copies)), seen))
+            for (table, i), told in zip(copied, reported, strict=True):
+                block, fresh = tables[table][i], free[table.place].pop(0)
+                tables[table][i] = fresh
+                if told:
+                    copies.append(Copy(block or 0, fresh))
+            seen: dict[TableOf, Entries] = {
+                evolve(table, seq=self.child): tuple(entries) for table, entries in tables.items()
+            }
+            answer = Answer("done", copies=tuple(copies))
+            yield spec.result(state, self, Outcome(answer, Observation(tables=seen)))
 
     def renamed(self, names: Mapping[int, int]) -> Operation:
         """The same call for other ids."""
@@ -96,10 +109,10 @@ class Fork(Operation):
         return evolve(self, parent=parent, child=child)
 
 
-def copied_at_once(state: State, spec: "Specification", parent: int) -> range:
-    """The entries of `parent` that a fork copies: none, a partly filled one, or all."""
-    entries, size = len(state.table(parent)), spec.geometry.block_size
-    length = state.sequences[parent].length
+def copied_at_once(state: State, spec: "Specification", parent: TableOf) -> range:
+    """The entries of a parent's table that a fork copies: none, a partly filled one, or all."""
+    entries, size = len(state.entries(parent)), spec.block_size(parent)
+    length = state.sequences[parent.seq].length
     match spec.contract.eager_fork:
         case "none":
             return range(0)
@@ -114,42 +127,47 @@ def copied_at_once(state: State, spec: "Specification", parent: int) -> range:
 
 
 def _forked(step: Step) -> bool:
-    return (
-        isinstance(step.operation, Fork)
-        and step.done
-        and not step.expected.errors
-        and bool(step.before.table(step.operation.parent))
-    )
+    if not isinstance(step.operation, Fork) or not step.done:
+        return False
+    return any(step.before.entries(table) for table in step.before.homes(step.operation.parent))
 
 
 def _fork(step: Step) -> str | None:
     operation = step.operation
     assert isinstance(operation, Fork)  # `_forked` has seen to it
-    parent = step.after.table(operation.parent)
-    child = step.after.table(operation.child)
-    copied = copied_at_once(step.before, step.spec, operation.parent)
+    for group in step.spec.groups:
+        why = _not_shared(
+            step, step.after.home(operation.parent, group), step.after.home(operation.child, group)
+        )
+        if why:
+            return why
+    return None
+
+
+def _not_shared(step: Step, ours: TableOf, theirs: TableOf) -> str | None:
+    parent, child = step.after.entries(ours), step.after.entries(theirs)
+    copied = copied_at_once(step.before, step.spec, ours)
     tables = (
-        f"{sequence_name(operation.parent)} has {entries_text(parent)} and its child "
-        f"{sequence_name(operation.child)} {entries_text(child)}"
+        f"{table_name(ours)} has {entries_text(parent)} and its child "
+        f"{table_name(theirs)} {entries_text(child)}"
     )
     if len(parent) != len(child):
         return f"{tables}: a child has as many entries as its parent."
-    for i, (ours, theirs) in enumerate(zip(parent, child, strict=True)):
-        if i in copied and ours == theirs:
+    for i, (block, its) in enumerate(zip(parent, child, strict=True)):
+        if i in copied and block == its:
             return f"{tables}: the contract says that entry {i} is copied at once."
-        if i not in copied and ours != theirs:
+        if i not in copied and block != its:
             return f"{tables}: entry {i} must be one shared block."
     return None
 
 
-def _shared_written(step: Step) -> list[tuple[int, int, int]]:
-    """The written entries (seq, index, block) whose block was in more than one table before."""
-    users = step.before.at().users
+def _shared_written(step: Step) -> list[tuple[TableOf, int, int]]:
+    """The entries (table, index, block) with new slots whose block was in another table too."""
     return [
-        (seq, i, block)
-        for seq, entries in step.written_entries.items()
-        for i, block in enumerate(step.before.table(seq))
-        if i in entries and block is not None and len(users.get(block, ())) > 1
+        (table, i, block)
+        for table, indices in step.reserved.items()
+        for i, block in enumerate(step.before.entries(table))
+        if i in indices and block is not None and len(step.before.users(table, block)) > 1
     ]
 
 
@@ -158,25 +176,22 @@ def _writes_shared(step: Step) -> bool:
 
 
 def _copy_on_write(step: Step) -> str | None:
-    for seq, i, _ in _shared_written(step):
-        table = step.after.table(seq)
-        block = table[i] if i < len(table) else None
-        others = {
-            holder.seq
-            for holder in step.after.at().users.get(block if block is not None else -1, ())
-        } - {seq}
+    for table, i, _ in _shared_written(step):
+        entries = step.after.entries(table)
+        block = entries[i] if i < len(entries) else None
+        others = {user.seq for user in step.after.users(table, block)} - {table.seq}
         if others:
             names = " and ".join(sequence_name(other) for other in sorted(others))
             return (
-                f"{sequence_name(seq)} writes into block {block} (entry {i}), which is in the "
+                f"{table_name(table)} writes into block {block} (entry {i}), which is in the "
                 f"table of {names} too: it must be copied first."
             )
     return None
 
 
-def _let_go_but_used(step: Step) -> set[int]:
+def _let_go_but_used(step: Step, place: Place) -> set[int]:
     """The blocks that some table let go of in this step, and that another table still has."""
-    before, after = step.before.at().users, step.after.at().users
+    before, after = step.before.at(place).users, step.after.at(place).users
     return {
         block
         for block, holders in before.items()
@@ -185,18 +200,19 @@ def _let_go_but_used(step: Step) -> set[int]:
 
 
 def _lets_go_of_shared(step: Step) -> bool:
-    return step.seen.free is not None and bool(_let_go_but_used(step))
+    return any(_let_go_but_used(step, place) for place in step.seen.free)
 
 
 def _ref_count(step: Step) -> str | None:
-    free, expected = step.seen.free, step.spec.available(step.after)
-    used = _let_go_but_used(step)
-    if free is None or not 0 < free - expected <= len(used):
-        return None
-    return (
-        f"one table let go of {blocks_text(used)}, which another still has, so "
-        f"{plural(expected, 'block')} can be free; the allocator says {free}."
-    )
+    for place, free in step.seen.free.items():
+        expected = step.spec.free_counts(step.after, place)[-1]
+        used = _let_go_but_used(step, place)
+        if 0 < free - expected <= len(used):
+            return (
+                f"one table let go of {blocks_text(used)}, which another still has, so "
+                f"{plural(expected, 'block')} can be free; the allocator says {free}."
+            )
+    return None
 
 
 # ------------------------------------------------------------------------------ witnesses
@@ -276,12 +292,17 @@ LAWS = (
 # ------------------------------------------------------------------------------ proposals
 
 
+def _parents(state: State) -> list[int]:
+    """Those whose slots are all written: a copy of others would say nothing."""
+    return [s for s in live(state) if state.sequences[s].written == state.sequences[s].length]
+
+
 def _can_fork(state: State, spec: "Specification") -> bool:
-    return some_live(state, spec) and room_for_another(state, spec)
+    return room_for_another(state, spec) and bool(_parents(state))
 
 
 def _draw_fork(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return Fork(chooser.pick(live(state)), chooser.pick(new_ids(state)))
+    return Fork(chooser.pick(_parents(state)), chooser.pick(new_ids(state)))
 
 
 def _wrong(state: State, spec: "Specification") -> list[Operation]:

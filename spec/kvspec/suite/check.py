@@ -80,13 +80,16 @@ def check_allocator(
 
 def run_witnesses(tested: Target, ledger: Ledger, timeout: float) -> Trace | None:
     """Run each claimed law's script in the plainest geometry; the first violation, if any."""
-    spec = tested.specification()
     told = set()
-    for law in spec.laws:
-        if law.witness in told:
+    for law in tested.laws:
+        geometry = tested.geometry_of(law)
+        if geometry is None or law.witness in told:
             continue
         told.add(law.witness)
-        steps = [TraceStep(spec.operation(call)) for call in law.witness(spec.geometry)]
+        spec = tested.specification(geometry)
+        steps = [
+            TraceStep(spec.operation(call), fault=call.fault) for call in law.witness(geometry)
+        ]
         # Calls that the caller must not make are left out of the scripts.
         duty = tested.contract.misuse == "callers_duty"
         trace = run(tested.make, spec, steps, tested.name, timeout, ledger, sensible=duty)
@@ -115,7 +118,7 @@ def explain(tested: Target, violation: Trace, timeout: float) -> tuple[Trace, in
 
 def _results(tested: Target, ledger: Ledger, trace: Trace | None) -> dict[str, LawResult]:
     broken = {breach.law for breach in trace.breaches} if trace else set()
-    judged = {law.id for law in tested.specification().laws}
+    judged = {law.id for law in tested.laws}
     results = {}
     for law in LAWS:
         evaluations, bites = ledger.evaluations[law.id], ledger.bites[law.id]

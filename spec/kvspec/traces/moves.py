@@ -29,6 +29,7 @@ def size(case: Case) -> tuple[Any, ...]:
     return (
         len(operations),
         sum(step.wrong for step in case.steps),
+        sum(step.fault for step in case.steps),
         geometry.max_tokens is not None,
         sum(1 for op in operations for _ in _bounds(op)),
         geometry.num_blocks,

@@ -14,7 +14,7 @@ from kvspec.kernel.names import call_text, entries_text, plural, sequence_name
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
 from kvspec.rooms import LAWS
-from kvspec.traces.trace import Trace, believed
+from kvspec.traces.trace import Trace, TraceStep, believed
 
 _LAWS: dict[str, Law] = {law.id: law for law in LAWS}
 
@@ -42,21 +42,26 @@ def _answer(step: Step) -> str:
     if answer.kind in ("refused", "hang"):
         return "hangs" if answer.kind == "hang" else "refused"
     if answer.kind != "done":
-        return f"raises {answer.value}" if answer.kind == "raised" else answer.value
+        said = {"raised": "raises ", "injected": "fails at "}
+        return said.get(answer.kind, "") + answer.value
     parts = [answer.value] if answer.value else []
     for seq in step.operation.touched:
-        if seq in step.after.sequences and seq in step.seen.tables:
-            parts.append(entries_text(step.after.table(seq)))
+        if seq in step.after.sequences:
+            for table in step.after.homes(seq):
+                if table in step.seen.tables:
+                    tier = "" if table.place.tier == "device" else f"{table.place.tier} "
+                    parts.append(tier + entries_text(step.after.entries(table)))
     parts += [f"copy {copy.source}→{copy.destination}" for copy in answer.copies]
     return " ".join(parts) or "ok"
 
 
 def _owners(state: State, block: int) -> str:
-    """Who has the block: letters for tables, `~` for something in flight, `.` for nobody."""
-    occupancy = state.at()
+    """Who has the block: letters for tables, `~` in flight, `*` in the cache, `.` for nobody."""
+    occupancy = state.at(state.place_of("device", block))
     seqs = dict.fromkeys(holder.seq for holder in occupancy.users.get(block, ()))
     name = "+".join(sequence_name(seq) for seq in seqs)
-    return name + ("~" if block in occupancy.pins else "") or "."
+    name += "~" if block in occupancy.pins else ""
+    return name + ("*" if block in occupancy.keeps else "") or "."
 
 
 def _side_by_side(states: list[State], blocks: range) -> list[str]:
@@ -68,7 +73,7 @@ def _side_by_side(states: list[State], blocks: range) -> list[str]:
 
 def _by_runs(state: State, blocks: range) -> str:
     """Who has which blocks, as runs of ids: `0-3:A 4:A+B`; `.` where nobody has any."""
-    held = sorted(block for block in state.at().held if block in blocks)
+    held = [block for block in blocks if _owners(state, block) != "."]
     runs = []
     for owner, group in groupby(
         enumerate(held), lambda pair: (_owners(state, pair[1]), pair[1] - pair[0])
@@ -90,10 +95,10 @@ class _Steps:
 
     def _table(self, most: int) -> Table:
         trace, steps = self.trace, believed(self.trace)
-        states, blocks = [step.after for step in steps], trace.specification.blocks
-        calls = [call_text(step.operation) for step in trace.steps]
+        states, blocks = [step.after for step in steps], _all_blocks(trace)
+        calls = [_called(step) for step in trace.steps]
         answers = [shown(_answer(step)) for step in steps]
-        counts = ["" if step.seen.free is None else str(step.seen.free) for step in steps]
+        counts = [" ".join(map(str, step.seen.free.values())) for step in steps]
         mark = f"<- {shown(trace.law)}" if trace.law else ""
         runs = [_by_runs(state, blocks) for state in states]
         side = _side_by_side(states, blocks) if len(blocks) <= _MOST_SIDE_BY_SIDE else runs
@@ -125,6 +130,19 @@ class _Steps:
         return table
 
 
+def _called(step: TraceStep) -> str:
+    fault = f" failing at checkpoint {step.fault}" if step.fault else ""
+    return call_text(step.operation) + fault
+
+
+def _all_blocks(trace: Trace) -> range:
+    """The device blocks that there are at any time in the trace, as far as it was believed."""
+    spec = trace.specification
+    states = [spec.initial(), *(step.after for step in believed(trace))]
+    device = [b for s in states for place, b in s.pools.items() if place.tier == "device"]
+    return range(min(b.start for b in device), max(b.stop for b in device))
+
+
 def _widest(texts: list[str]) -> int:
     return max(map(cell_len, texts), default=0)
 
@@ -146,6 +164,14 @@ def _heading(trace: Trace, reproduced: int | None, replays: int) -> list[Text]:
     pool = f"pool: {plural(geometry.num_blocks, 'block')} of {plural(geometry.block_size, 'token')}"
     if geometry.max_tokens is not None:
         pool += f", at most {plural(geometry.max_tokens, 'token')} a sequence"
+    if geometry.window is not None:
+        pool += f", window {geometry.window}"
+    if geometry.num_host_blocks:
+        pool += f", {plural(geometry.num_host_blocks, 'host block')}"
+    for number, group in enumerate(geometry.groups or ()):
+        window = "" if group.window is None else f", window {group.window}"
+        own = "" if group.num_blocks is None else f", own pool of {group.num_blocks}"
+        pool += f"; group {number}: {plural(group.block_size, 'token')}{window}{own}"
     parts = [pool, shown(trace.allocator), plural(len(trace.steps), "step")]
     if trace.reduced:
         parts.append("1-minimal")

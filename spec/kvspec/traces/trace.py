@@ -8,6 +8,7 @@ which laws the last step broke.
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -19,18 +20,18 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.strategies import configure_tagged_union
 
 from kvspec.contract import Contract, Reservation
-from kvspec.geometry import Geometry
+from kvspec.geometry import DEVICE, HOST, Geometry, Place
 from kvspec.interface import Copy
 from kvspec.kernel.generation import LAST_ID
 from kvspec.kernel.law import Breach
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.outcome import FULL, Look, Outcome
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import Cell
+from kvspec.kernel.state import Cell, TableOf, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import OPERATIONS, specification
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format; a reader refuses a later one."""
 
 MOST_TOKENS = 2**20
@@ -46,13 +47,15 @@ class TraceStep:
     """One operation, what was looked at after it, and what came of it.
 
     `wrong` says that the call was meant to be wrong, so that one which only becomes wrong
-    when others are dropped is known for what it is.
+    when others are dropped is known for what it is. `fault` is the number of the checkpoint at
+    which the call was made to fail; 0 where none was.
     """
 
     operation: Operation
     look: Look = FULL
     wrong: bool = False
     outcome: Outcome | None = None
+    fault: int = 0
 
 
 @frozen
@@ -116,13 +119,40 @@ def _operation_in(data: Any, _: object) -> Operation:
             raise ValueError(f"{method} has no argument {name!r}")
         if known[name] is int and (type(value) is not int or abs(value) > LAST_ID):
             raise ValueError(f"{name} of {method} is {_short(value)}")
-        if isinstance(value, list | dict):
-            raise ValueError(f"{name} of {method} is {_short(value)}")
+        fields[name] = _value_in(value, f"{name} of {method}")
     absent = [f.name for f in attrs.fields(kind) if f.default is attrs.NOTHING]
     absent = [name for name in absent if name not in fields]
     if absent:
         raise ValueError(f"{method} lacks {', '.join(absent)}")
     return kind(**fields)
+
+
+def _value_in(value: Any, what: str) -> Any:
+    """An argument: a scalar, or a tuple of them, of which JSON makes a list."""
+    if isinstance(value, dict):
+        raise ValueError(f"{what} is {_short(value)}")
+    return tuple(_value_in(v, what) for v in value) if isinstance(value, list) else value
+
+
+_TABLE = re.compile(r"(\d{1,10})(?:/(\d{1,3}))?(@host)?")
+
+
+def _table_in(data: Any, _: object) -> TableOf:
+    match = _TABLE.fullmatch(data) if isinstance(data, str) else None
+    if match is None:
+        raise ValueError(f"{_short(data)} names no table")
+    seq, group, host = match.groups()
+    return table_of(int(seq), int(group or 0), HOST if host else DEVICE)
+
+
+_PLACE = re.compile(r"(device|host)(?: pool (\d{1,3}))?")
+
+
+def _place_in(data: Any, _: object) -> Place:
+    match = _PLACE.fullmatch(data) if isinstance(data, str) else None
+    if match is None:
+        raise ValueError(f"{_short(data)} names no place")
+    return Place(match[1], int(match[2] or 0))
 
 
 def _object(data: Any) -> dict[str, Any]:
@@ -159,6 +189,10 @@ def _literal_in(data: Any, kind: Any) -> Any:
     if data not in names:
         raise ValueError(f"{_short(data)} is not {' or '.join(map(str, names))}")
     return data
+
+
+def _by_text(kind: Any) -> bool:
+    return _generic(Mapping)(kind) and get_args(kind)[0] in (TableOf, Place)
 
 
 def _by_number(kind: Any) -> bool:
@@ -199,6 +233,13 @@ def _converter() -> Converter:
         value = get_args(kind)[1]
         return {int(key): converter.structure(v, value) for key, v in _object(data).items()}
 
+    def places_in(data: Any, kind: Any) -> Any:
+        name, value = get_args(kind)
+        return {
+            converter.structure(key, name): converter.structure(v, value)
+            for key, v in _object(data).items()
+        }
+
     def tuple_in(data: Any, kind: Any) -> Any:
         item, parts = get_args(kind)[0], []
         for index, part in enumerate(_list(data)):
@@ -209,6 +250,14 @@ def _converter() -> Converter:
         return tuple(parts)
 
     converter.register_structure_hook_func(_by_number, mapping_in)
+    converter.register_structure_hook_func(_by_text, places_in)
+    converter.register_unstructure_hook_func(
+        _by_text, lambda data: {str(k): converter.unstructure(v) for k, v in data.items()}
+    )
+    converter.register_structure_hook(TableOf, _table_in)
+    converter.register_unstructure_hook(TableOf, str)
+    converter.register_structure_hook(Place, _place_in)
+    converter.register_unstructure_hook(Place, str)
     converter.register_structure_hook_func(_generic(tuple), tuple_in)
     converter.register_structure_hook_func(_generic(Literal), _literal_in)
     configure_tagged_union(Reservation, converter, tag_generator=lambda kind: kind.__name__)

@@ -8,6 +8,7 @@ from kvspec.rooms.core.proposals import PROPOSALS, wrong
 ROOM = Room(
     capability="core",
     methods=("allocate", "append", "free", "block_table", "num_free_blocks"),
+    views={"device": ("block_table", "num_free_blocks")},
     laws=LAWS,
     operations=(Allocate, Append, Free, ShowTable),
     proposals=PROPOSALS,

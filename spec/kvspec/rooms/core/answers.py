@@ -1,5 +1,6 @@
 """The laws about answers: what a call must come back with, and when it may be refused."""
 
+from kvspec.geometry import DEVICE
 from kvspec.kernel.law import Law, callers_duty
 from kvspec.kernel.names import are, plural
 from kvspec.kernel.perturb import (
@@ -12,7 +13,7 @@ from kvspec.rooms.core import witnesses
 
 
 def _wrong_call(step: Step) -> bool:
-    return bool(step.expected.errors)
+    return bool(step.expected.errors) and not step.expected.injected
 
 
 def _misuse(step: Step) -> str | None:
@@ -31,6 +32,8 @@ def said(step: Step) -> str:
             return "it was refused"
         case "error":
             return f"it failed with {step.answer.value}"
+        case "injected":
+            return f"it failed with the fault injected at {step.answer.value}"
         case "raised":
             return f"it raised {step.answer.value}"
         case "hang":
@@ -68,14 +71,16 @@ def _retry(step: Step) -> str | None:
 
 
 def _asks_for_blocks(step: Step) -> bool:
-    return not step.expected.errors and step.answer.kind in ("done", "refused", "error")
+    right = not (step.expected.errors or step.expected.injected)
+    return right and step.answer.kind in ("done", "refused", "error")
 
 
 def _admission(step: Step) -> str | None:
     expected = step.expected
     if expected.allows(step.answer):
         return None
-    balance = f"it needs {plural(expected.fresh, 'block')}{_copies_needed(step)} and "
+    where = "" if expected.place == DEVICE else f" of the {expected.place}"
+    balance = f"it needs {plural(expected.fresh, 'block')}{where}{_copies_needed(step)} and "
     balance += f"{are(expected.available, 'block')} free"
     placement = step.spec.contract.placement
     if placement != "anywhere":
@@ -87,7 +92,7 @@ def _admission(step: Step) -> str | None:
 
 def _copies_needed(step: Step) -> str:
     """That some of the blocks are for copies, which the call does not say."""
-    copied = step.operation.need(step.before, step.spec).copied
+    copied = sum(need.copied for need in step.operation.needs(step.before, step.spec))
     return f" ({copied} for a copy of what is shared)" if copied else ""
 
 

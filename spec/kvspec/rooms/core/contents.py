@@ -1,34 +1,43 @@
 """The laws about what is left: the count of free blocks, and what a sequence reads."""
 
+from collections.abc import Sequence
+
+from kvspec.geometry import DEVICE, first_in_window, table_index
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import blocks_text, plural, sequence_name
+from kvspec.kernel.names import blocks_text, plural, sequence_name, table_name
 from kvspec.kernel.perturb import (
     other_count,
     other_reading,
     other_table,
 )
-from kvspec.kernel.state import Cell
+from kvspec.kernel.state import Cell, TableOf
 from kvspec.kernel.step import Step
 from kvspec.rooms.core import witnesses
 
 
 def _counted(step: Step) -> bool:
-    return step.seen.free is not None
+    return bool(step.seen.free)
 
 
 def _conservation(step: Step) -> str | None:
-    free, expected = step.seen.free, step.spec.available(step.after)
-    if free is None or free == expected:
-        return None
-    occupancy, total = step.after.at(), step.spec.geometry.num_blocks
-    holders = f"tables have {blocks_text(occupancy.users)}"
-    if occupancy.pinned_only:
-        holders += f", and in flight: {blocks_text(occupancy.pinned_only)}"
-    sign = "leaked" if free < expected else "in excess"
-    return (
-        f"{holders}, so {expected} of {total} must be free; the allocator says {free}: "
-        f"{plural(abs(free - expected), 'block')} {sign}."
-    )
+    for place, free in step.seen.free.items():
+        expected = step.spec.free_counts(step.after, place)
+        if free in expected:
+            continue
+        occupancy, total = step.after.at(place), len(step.after.blocks(place))
+        where = "" if place == DEVICE else f" of the {place}"
+        holders = f"tables have {blocks_text(occupancy.users)}{where}"
+        if occupancy.pinned_only:
+            holders += f", and in flight: {blocks_text(occupancy.pinned_only)}"
+        if occupancy.idle:
+            holders += f", and cached without a user: {blocks_text(occupancy.idle)}"
+        nearest = expected[0] if free < expected[0] else expected[-1]
+        sign = "leaked" if free < nearest else "in excess"
+        return (
+            f"{holders}, so {nearest} of {total} must be free; the allocator says {free}: "
+            f"{plural(abs(free - nearest), 'block')} {sign}."
+        )
+    return None
 
 
 def _something_written(step: Step) -> bool:
@@ -36,20 +45,34 @@ def _something_written(step: Step) -> bool:
 
 
 def _read_back(step: Step) -> str | None:
-    for seq, sequence in step.after.sequences.items():
-        if step.spec.shadowed:
-            read = step.spec.reading(step.after, seq)
-        elif seq in step.seen.readings:
-            read = step.seen.readings[seq]
-        else:
+    for seq in step.after.sequences:
+        if not step.spec.shadowed:
+            if seq in step.seen.readings:
+                why = _misread(step, step.after.home(seq), step.seen.readings[seq])
+                if why:
+                    return why
             continue
-        for position, wrote in enumerate(sequence.cells):
-            got = read[position] if position < len(read) else None
-            if got != wrote:
-                return (
-                    f"position {position} of {sequence_name(seq)} must read what "
-                    f"{_deed(wrote)}; it reads {_contents(got)}."
-                )
+        for table in step.after.homes(seq):
+            why = _misread(step, table, step.spec.reading(step.after, table))
+            if why:
+                return why
+    return None
+
+
+def _misread(step: Step, table: TableOf, read: Sequence[Cell | None]) -> str | None:
+    """Where the table's sequence reads something else than it wrote, as far as it needs to."""
+    sequence, size = step.after.sequences[table.seq], step.spec.block_size(table)
+    window = step.spec.geometry.layout[table.group].window
+    entries = step.after.entries(table)
+    for position in range(first_in_window(sequence.length, window), sequence.written):
+        wrote, i = sequence.cells[position], table_index(position, size)
+        released = window is not None and i < len(entries) and entries[i] is None
+        got = read[position] if position < len(read) else None
+        if wrote is not None and got != wrote and not released:
+            return (
+                f"position {position} of {table_name(table)} must read what "
+                f"{_deed(wrote)}; it reads {_contents(got)}."
+            )
     return None
 
 

@@ -33,8 +33,9 @@ def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     users, most, size = state.at().users, spec.geometry.max_tokens, spec.geometry.block_size
     growing = [
         s
-        for s, sequence in state.sequences.items()
-        if sequence.length < min(b for b in (sequence.limit, most, HUGE) if b is not None)
+        for s in live(state)
+        if state.sequences[s].length
+        < min(b for b in (state.sequences[s].limit, most, HUGE) if b is not None)
     ]
     sharers = [
         s
@@ -48,7 +49,7 @@ def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
 
 
 def _free(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return Free(chooser.pick(live(state)))
+    return Free(chooser.pick(tuple(state.sequences)))
 
 
 def _again(state: State, spec: "Specification", chooser: Chooser) -> Operation:
@@ -74,6 +75,10 @@ def _full(state: State, spec: "Specification") -> bool:
     return bool(state.sequences) and spec.available(state) == 0
 
 
+def _some_sequence(state: State, spec: "Specification") -> bool:
+    return bool(state.sequences)
+
+
 def _was_refused(state: State, spec: "Specification") -> bool:
     return state.refused is not None
 
@@ -81,7 +86,7 @@ def _was_refused(state: State, spec: "Specification") -> bool:
 PROPOSALS = (
     Proposal("allocate", room_for_another, _allocate, weight=2),
     Proposal("append", some_live, _append, weight=3),
-    Proposal("free", some_live, _free, weight=2),
+    Proposal("free", _some_sequence, _free, weight=2),
     # A full pool refuses all that is interesting, and would stay full most of the time.
     Proposal("make_room", _full, _free, weight=5),
     Proposal("again", _was_refused, _again),

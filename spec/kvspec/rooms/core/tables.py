@@ -1,26 +1,28 @@
 """The laws about tables: who has which block, how many, and what may change in a step."""
 
 from kvspec.contract import Contract, History
+from kvspec.geometry import Place
 from kvspec.kernel.law import Law
-from kvspec.kernel.names import entries_text, plural, sequence_name
+from kvspec.kernel.names import entries_text, plural, table_name
 from kvspec.kernel.perturb import (
     aliased,
     other_copies,
     other_table,
 )
+from kvspec.kernel.state import TableOf
 from kvspec.kernel.step import Step
 from kvspec.rooms.core import witnesses
 from kvspec.rooms.core.answers import said
 
 
 def _tables_seen_again(step: Step) -> bool:
-    return any(seq in step.before.sequences for seq in step.seen.tables)
+    return any(table.seq in step.before.sequences for table in step.seen.tables)
 
 
 def _snapshot(step: Step) -> str | None:
     if not step.seen.aliased:
         return None
-    names = " and ".join(sequence_name(seq) for seq in step.seen.aliased)
+    names = " and ".join(table_name(table) for table in step.seen.aliased)
     return (
         f"the table of {names} that the caller got earlier and the allocator's own are one "
         "object: a change on one side shows on the other, so it is no snapshot."
@@ -32,19 +34,19 @@ def _taken(step: Step) -> bool:
 
 
 def _no_overlap(step: Step) -> str | None:
-    taken = {(seq, i) for seq, i, _ in step.taken}
-    where: dict[int, list[tuple[int, int]]] = {}
-    for seq in step.after.sequences:
-        for i, block in enumerate(step.after.table(seq)):
+    taken = {(table, i) for table, i, _ in step.taken}
+    where: dict[tuple[Place, int], list[tuple[TableOf, int]]] = {}
+    for table, entries in step.after.tables():
+        for i, block in enumerate(entries):
             if block is not None:
-                where.setdefault(block, []).append((seq, i))
-    for block, entries in where.items():
-        if len(entries) > 1 and not taken.isdisjoint(entries):
-            seq, i = next(entry for entry in entries if entry in taken)
-            other, j = next(entry for entry in entries if entry != (seq, i))
+                where.setdefault((table.place, block), []).append((table, i))
+    for (_, block), users in where.items():
+        if len(users) > 1 and not taken.isdisjoint(users):
+            table, i = next(entry for entry in users if entry in taken)
+            other, j = next(entry for entry in users if entry != (table, i))
             return (
-                f"block {block} was handed to {sequence_name(seq)} (entry {i}), and it is "
-                f"entry {j} of {sequence_name(other)} too."
+                f"block {block} was handed to {table_name(table)} (entry {i}), and it is "
+                f"entry {j} of {table_name(other)} too."
             )
     return None
 
@@ -57,11 +59,11 @@ def _needless_copy(step: Step) -> str | None:
     for change in step.unjustified:
         if change.seq in step.operation.touched:
             return (
-                f"entry {change.index} of {sequence_name(change.seq)} was block "
+                f"entry {change.index} of {table_name(change.table)} was block "
                 f"{change.before} and is block {change.after} now, though nobody else had "
                 "the block or nothing was written into it."
             )
-    if step.spec.contract.relocates:
+    if step.spec.contract.relocates or step.operation.tiers != ("device", "device"):
         return None
     explained = {(c.before, c.after) for c in step.changes} | step.inherited
     reported: set[tuple[int, int]] = set()
@@ -81,11 +83,10 @@ def _placed_somewhere(step: Step) -> bool:
 
 
 def _placement(step: Step) -> str | None:
-    for seq in step.after.sequences:
-        table = step.after.table(seq)
-        if not step.spec.well_placed(table):
+    for table, entries in step.after.tables():
+        if not step.spec.well_placed(entries, step.after.blocks(table.place)):
             return (
-                f"{sequence_name(seq)} has {entries_text(table)}, and the contract promises "
+                f"{table_name(table)} has {entries_text(entries)}, and the contract promises "
                 f"placement: {step.spec.contract.placement}."
             )
     return None
@@ -100,11 +101,11 @@ def _nothing_may_change(step: Step) -> bool:
 
 
 def _atomicity(step: Step) -> str | None:
-    for seq, before, after in step.survivors:
-        if before != after:
+    for table, before, after in step.survivors:
+        if before != after and not step.released_anyway(table, before, after):
             why = "the call only asks" if step.operation.queries else said(step)
             return (
-                f"{why}, so the table of {sequence_name(seq)} must still be "
+                f"{why}, so the table of {table_name(table)} must still be "
                 f"{entries_text(before)}; it is {entries_text(after)}."
             )
     return None
@@ -117,58 +118,68 @@ def _touches_live(step: Step) -> bool:
 
 
 def _bounded_waste(step: Step) -> str | None:
-    size = step.spec.geometry.block_size
     for seq in step.operation.touched:
-        sequence = step.after.sequences.get(seq)
-        if sequence is None:
-            continue
-        table, held = step.after.table(seq), len(step.before.table(seq))
-        reserved, length = len(table) * size, sequence.length
-        past: History = step.spec.past(sequence, held)
-        least, bound = step.spec.least(past), step.spec.most_waste(past)
-        holds = f"{sequence_name(seq)} has {plural(length, 'token')} and holds"
-        was = step.before.sequences.get(seq)
-        if step.done and length == (was.length if was else 0) and len(table) != held:
-            return (
-                f"{holds} {plural(len(table), 'block')}; it had {held} and got no tokens, and "
-                "zero tokens take and release no block."
-            )
-        if reserved < length:
-            return (
-                f"{holds} {plural(len(table), 'block')} of {size}: room for {reserved}, so "
-                f"{plural(length - reserved, 'token')} too few."
-            )
-        if len(table) < least:
-            return (
-                f"{holds} {plural(len(table), 'block')} of {size}, where the contract's "
-                f"reservation is {least} at least."
-            )
-        if bound is not None and reserved - length > bound:
-            return (
-                f"{holds} {plural(len(table), 'block')} of {size}: "
-                f"{plural(reserved - length, 'slot')} spare, where at most {bound} may be."
-            )
+        if seq in step.after.sequences:
+            for table in step.after.homes(seq):
+                why = _wasteful(step, table)
+                if why:
+                    return why
+    return None
+
+
+def _wasteful(step: Step, table: TableOf) -> str | None:
+    spec, size, group = step.spec, step.spec.block_size(table), table.group
+    sequence, was = step.after.sequences[table.seq], step.before.sequences.get(table.seq)
+    entries, held = step.after.entries(table), len(step.before.table(table.seq, group))
+    reserved, length = len(entries) * size, sequence.length
+    past: History = spec.past(sequence, held, group)
+    least, bound = spec.least(past, group), spec.most_waste(past, group)
+    holds = f"{table_name(table)} has {plural(length, 'token')} and holds"
+    if step.done and length == (was.length if was else 0) and len(entries) != held:
+        return (
+            f"{holds} {plural(len(entries), 'block')}; it had {held} and got no tokens, and "
+            "zero tokens take and release no block."
+        )
+    if reserved < length:
+        return (
+            f"{holds} {plural(len(entries), 'block')} of {size}: room for {reserved}, so "
+            f"{plural(length - reserved, 'token')} too few."
+        )
+    if len(entries) < least:
+        return (
+            f"{holds} {plural(len(entries), 'block')} of {size}, where the contract's "
+            f"reservation is {least} at least."
+        )
+    if bound is not None and reserved - length > bound:
+        return (
+            f"{holds} {plural(len(entries), 'block')} of {size}: "
+            f"{plural(reserved - length, 'slot')} spare, where at most {bound} may be."
+        )
     return None
 
 
 def _bystanders_seen(step: Step) -> bool:
     touched = step.operation.touched
-    return any(seq in step.before.sequences for seq in step.seen.tables if seq not in touched)
+    return any(
+        table.seq in step.before.sequences and table.seq not in touched
+        for table in step.seen.tables
+    )
 
 
 def _frame(step: Step) -> str | None:
     touched = step.operation.touched
-    moved = {(c.seq, c.index) for c in step.changes} - {(c.seq, c.index) for c in step.unjustified}
-    for seq, before, after in step.survivors:
-        if seq in touched or before == after:
+    moved = {(c.table, c.index) for c in step.changes}
+    moved -= {(c.table, c.index) for c in step.unjustified}
+    for table, before, after in step.survivors:
+        if table.seq in touched or before == after:
             continue
         same = len(before) == len(after) and all(
-            old == new or (seq, i) in moved
+            old == new or (table, i) in moved
             for i, (old, new) in enumerate(zip(before, after, strict=True))
         )
         if not same:
             return (
-                f"the call is not about {sequence_name(seq)}, whose table was "
+                f"the call is not about {table_name(table)}, whose table was "
                 f"{entries_text(before)} and is {entries_text(after)} now."
             )
     return None
