@@ -4,6 +4,7 @@ Each departs from the reference at one point: which block it hands out, who gets
 when it copies, how much it reserves, or in which types it answers.
 """
 
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, ClassVar
 
@@ -11,6 +12,9 @@ import numpy as np
 
 from kvimpls.reference import Reference, SequenceState
 from kvspec import Contract, Copy, Geometries, Geometry, Granular, ToMax, UnsupportedGeometry
+
+WITHOUT_MORE = ("core", "reservation", "admission", "sharing", "lease")
+"""What is claimed by those whose departure would break another capability's strict contract."""
 
 
 class Fifo(Reference):
@@ -32,8 +36,10 @@ class LowestAddress(Reference):
 class RandomOrder(Reference):
     """Hands out any free block, drawn from a generator of its own, always seeded alike."""
 
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
+    def __init__(
+        self, geometry: Geometry, *, checkpoint: Callable[[str], object] | None = None
+    ) -> None:
+        super().__init__(geometry, checkpoint=checkpoint)
         self._random = Random(0)
 
     def _pick(self) -> int:
@@ -43,10 +49,10 @@ class RandomOrder(Reference):
 class Relocating(Reference):
     """Compacts: whatever succeeds may move blocks of any sequence to lower ids that are free."""
 
-    contract: ClassVar[Contract] = Contract(relocates=True)
+    contract: ClassVar[Contract] = Contract(capabilities=WITHOUT_MORE, relocates=True)
 
     def _answer(self, copies: list[Copy]) -> list[Copy]:
-        used = {block for sequence in self._sequences.values() for block in sequence.blocks}
+        used = {block for sequence in self._sequences.values() for block in sequence.held()}
         for block in sorted(used, reverse=True):
             lowest = min(self._free, default=block)
             # Something in flight knows a leased block by its id, so it stays where it is.
@@ -65,7 +71,7 @@ class Relocating(Reference):
 class EagerTail(Reference):
     """Copies a partly filled tail when it forks, and is refused if it has no block for that."""
 
-    contract: ClassVar[Contract] = Contract(eager_fork="tail")
+    contract: ClassVar[Contract] = Contract(capabilities=WITHOUT_MORE, eager_fork="tail")
 
     def _copied_at_fork(self, origin: SequenceState) -> list[int]:
         whole, rest = divmod(origin.length, self._geometry.block_size)
@@ -75,7 +81,7 @@ class EagerTail(Reference):
 class EagerAll(Reference):
     """Copies every block when it forks, so that nothing is ever shared."""
 
-    contract: ClassVar[Contract] = Contract(eager_fork="all")
+    contract: ClassVar[Contract] = Contract(capabilities=WITHOUT_MORE, eager_fork="all")
 
     def _copied_at_fork(self, origin: SequenceState) -> list[int]:
         return list(range(len(origin.blocks)))
@@ -86,6 +92,7 @@ class OtherSideCopies(Reference):
 
     def _copy_on_write(self, sequence: SequenceState, index: int, fresh: int) -> Copy:
         kept = sequence.blocks[index]
+        assert kept is not None  # nothing is written into what the window has left
         others = [
             other
             for other in self._sequences.values()
@@ -94,14 +101,17 @@ class OtherSideCopies(Reference):
         for other in others:
             # Sequences share only what they have in common from the beginning, so the block
             # lies at the same index in each.
-            other.blocks[index] = fresh
-        self._references[kept] = 1
-        self._references[fresh] = len(others)
+            self._journal.replace(other.blocks, index, fresh)
+        self._journal.put(self._references, kept, 1)
+        self._journal.put(self._references, fresh, len(others))
         return Copy(kept, fresh)
 
 
 class CopiesUnderLease(Reference):
     """Copies a leased block rather than append into it, if it can spare one; else in place."""
+
+    # In a batch, what one sequence can spare another may need.
+    contract: ClassVar[Contract] = Contract(capabilities=WITHOUT_MORE)
 
     def _to_copy(self, sequence: SequenceState, length: int) -> list[int]:
         shared = super()._to_copy(sequence, length)
@@ -121,13 +131,37 @@ class NumpyIds(Reference):
     # `Any`, because none of these is a subtype of what the reference returns; all of them
     # are what the interface allows.
 
-    def block_table(self, seq: int) -> Any:
-        """A snapshot of the blocks of `seq`, as an int64 array."""
-        return np.array(super().block_table(seq), dtype=np.int64)
+    def block_table(self, seq: int, group: int = 0) -> Any:
+        """A snapshot of the blocks of `seq`, as an int64 array if all of them are there."""
+        return self._array(super().block_table(seq, group))
 
-    def num_free_blocks(self) -> Any:
+    def host_block_table(self, seq: int) -> Any:
+        """A snapshot of the host blocks of `seq`, as an int64 array if all of them are there."""
+        return self._array(super().host_block_table(seq))
+
+    def num_free_blocks(self, pool: int = 0) -> Any:
         """How many blocks are in no table and under no lease, as an int64."""
-        return np.int64(super().num_free_blocks())
+        return np.int64(super().num_free_blocks(pool))
+
+    def num_free_host_blocks(self) -> Any:
+        """How many host blocks are in no table, as an int64."""
+        return np.int64(super().num_free_host_blocks())
+
+    def ref_count(self, block: int) -> Any:
+        """How many live tables have `block`, as an int64."""
+        return np.int64(super().ref_count(block))
+
+    def free_blocks(self) -> Any:
+        """The ids of the blocks that are free, as a set."""
+        return set(super().free_blocks())
+
+    def allocate_prompt(self, seq: int, tokens: Sequence[int], key: Any = None) -> Any:
+        """Start `seq` with these tokens; how many leading ones were cached, as an int64."""
+        return np.int64(super().allocate_prompt(seq, tokens, key))
+
+    def lookup(self, tokens: Sequence[int], key: Any = None) -> Any:
+        """The length in tokens of the longest cached run of blocks, as an int64."""
+        return np.int64(super().lookup(tokens, key))
 
     def can_allocate(self, num_tokens: int) -> Any:
         """The name of the admission."""
@@ -136,21 +170,24 @@ class NumpyIds(Reference):
     def _answer(self, copies: list[Copy]) -> Any:
         return ((copy.source, copy.destination) for copy in copies)
 
+    @staticmethod
+    def _array(table: list[int | None]) -> Any:
+        return tuple(table) if None in table else np.array(table, dtype=np.int64)
+
 
 class FirstBlockOne(Reference):
     """Numbers its blocks from 1, as an engine does that keeps block 0 for padding."""
 
     contract: ClassVar[Contract] = Contract(first_block=1)
-
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        self._free = [block + 1 for block in self._free]
+    _first_block: ClassVar[int] = 1
 
 
 class Granules(Reference):
     """Takes memory in granules of 6 tokens, each of whole blocks, whatever the block size."""
 
-    contract: ClassVar[Contract] = Contract(reservation=Granular(tokens=6))
+    contract: ClassVar[Contract] = Contract(
+        capabilities=WITHOUT_MORE, reservation=Granular(tokens=6)
+    )
 
     def _need(self, length: int) -> int:
         granules = -(-length // 6)
@@ -164,7 +201,9 @@ class Prealloc(Reference):
     """
 
     contract: ClassVar[Contract] = Contract(
-        reservation=ToMax(), geometries=Geometries(max_tokens="required")
+        capabilities=WITHOUT_MORE,
+        reservation=ToMax(),
+        geometries=Geometries(max_tokens="required"),
     )
 
     def __init__(self, geometry: Geometry) -> None:

@@ -96,9 +96,9 @@ class Exact:
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
-        if past.length == 0:
-            return blocks_for(past.reserved, block_size)
-        return blocks_for(past.limit if past.limit is not None else past.length, block_size)
+        if past.limit is None:
+            return blocks_for(past.length, block_size)
+        return blocks_for(past.limit if past.length else past.reserved, block_size)
 
     def waste_bound(self, past: History, block_size: int) -> int | None:
         """The most reserved tokens beyond the length."""
@@ -115,7 +115,7 @@ class Pow2:
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
-        if past.length == 0:
+        if past.length == 0 and past.limit is not None:
             return blocks_for(past.reserved, block_size)
         return blocks_for(self._reserved(past), block_size)
 
@@ -284,10 +284,14 @@ class Contract:
             )
 
     def relaxations(self) -> tuple[str, ...]:
-        """The fields, other than the claim, in which this contract is not the strict paged one."""
+        """The fields in which this contract is not the strict paged one.
+
+        Not the claim; nor the order of eviction, of which the default promises nothing.
+        """
         strict = Contract()
         return tuple(
             f.name
             for f in fields(Contract)
-            if f.name != "capabilities" and getattr(self, f.name) != getattr(strict, f.name)
+            if f.name not in ("capabilities", "order")
+            and getattr(self, f.name) != getattr(strict, f.name)
         )

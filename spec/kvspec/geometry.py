@@ -9,6 +9,7 @@ The functions are the arithmetic kernel that CrossHair confirms for symbolic siz
 for Large Language Model Serving with PagedAttention", SOSP 2023.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from attrs import field, frozen
@@ -107,6 +108,11 @@ class Group:
     num_blocks: int | None = field(default=None, validator=optional(at_least(1)))
 
 
+@lru_cache
+def _one_group(block_size: int, window: int | None) -> tuple[Group, ...]:
+    return (Group(block_size, window),)
+
+
 @frozen
 class Geometry:
     """What an allocator is built with: the sizes of its pools, in blocks and tokens.
@@ -156,7 +162,7 @@ class Geometry:
     @property
     def layout(self) -> tuple[Group, ...]:
         """The KV groups; where none are given, the one that there is."""
-        return self.groups or (Group(self.block_size, self.window),)
+        return self.groups or _one_group(self.block_size, self.window)
 
     @property
     def pools(self) -> tuple[int, ...]:

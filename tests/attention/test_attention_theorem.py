@@ -79,7 +79,7 @@ def numbers(cell: Cell) -> Array:
 def pools(state: State, spec: Specification) -> Array:
     """The keys and the values of all slots, as the believed contents have them; else NaN."""
     size = spec.geometry.block_size
-    memory = np.full((2, spec.blocks.stop * size, N_KV_HEADS, WIDTH), np.nan)
+    memory = np.full((2, state.blocks().stop * size, N_KV_HEADS, WIDTH), np.nan)
     for (place, block), cells in state.contents.items():
         for offset, cell in enumerate(cells):
             if place == DEVICE and cell is not None:
@@ -159,7 +159,7 @@ def test_attention_differs_exactly_where_read_back_is_broken(kind: type[Referenc
         state, spec = session.state, session.spec
         agrees = agreement(state, spec)
         for seq, right in agrees.items():
-            assert right == (spec.reading(state, seq) == state.sequences[seq].cells)
+            assert right == (spec.reading(state, state.home(seq)) == state.sequences[seq].cells)
         assert all(agrees.values()) == (session.breaches == ())
         broken += session.breaches != ()
     assert broken > 2

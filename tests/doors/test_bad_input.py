@@ -8,7 +8,7 @@ import pytest
 
 from kvspec.traces.export import as_pytest
 from kvspec.traces.table import as_text
-from kvspec.traces.trace import TraceError, from_json
+from kvspec.traces.trace import FORMAT, TraceError, from_json
 
 CORE = """
 from kvimpls.reference import Reference
@@ -186,7 +186,7 @@ def cut(text):
 
 def later(text):
     """One format later."""
-    return text.replace('"format": 1', '"format": 2')
+    return text.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}')
 
 
 def changed(*path, to):
@@ -205,7 +205,11 @@ def changed(*path, to):
 
 TRACES = {
     "cut": (cut, "it is not JSON, or was cut off: "),
-    "later": (later, "it has format 2, and this version reads format 1; a later kvspec may read"),
+    "later": (
+        later,
+        f"it has format {FORMAT + 1}, and this version reads format {FORMAT}; "
+        "a later kvspec may read",
+    ),
     "empty": (lambda text: "", "it is not JSON"),
     "prose": (lambda text: "a trace", "it is not JSON"),
     "list": (lambda text: "[]", "it is JSON, but no trace"),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvimpls.reference import Reference
-from kvspec import Copy, Geometry, InvalidLength
+from kvspec import Contract, Copy, Geometry, InvalidLength
 
 Values = npt.NDArray[np.floating[Any]]
 
@@ -17,6 +17,12 @@ Values = npt.NDArray[np.floating[Any]]
 class Attending(Reference):
     """A right store of four query heads, of which two share a key-value head."""
 
+    contract: ClassVar[Contract] = Contract(
+        capabilities=(
+            *("core", "reservation", "admission", "sharing", "lease"),
+            *("store", "attention"),
+        )
+    )
     n_heads: ClassVar[int] = 4
     n_kv_heads: ClassVar[int] = 2
     d_k: ClassVar[int] = 8

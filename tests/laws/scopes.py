@@ -4,17 +4,19 @@ No allocator takes part. A state is reached by believing one of the outcomes tha
 specification itself says are allowed.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from attrs import fields, frozen
+
 from kvspec.contract import Contract
-from kvspec.geometry import Geometry
+from kvspec.geometry import DEVICE, Geometry, Group, Place
 from kvspec.kernel.operation import Operation
-from kvspec.kernel.outcome import Outcome
+from kvspec.kernel.outcome import Asked, Outcome
 from kvspec.kernel.script import Call, call
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import State, TableOf
+from kvspec.kernel.state import Entries, Holder, State, TableOf, table_of
 from kvspec.rooms import specification
 from kvspec.rooms.lease import LeaseOf
 
@@ -31,12 +33,21 @@ def scope(
     num_blocks: int = 3,
     block_size: int = 2,
     *,
+    num_host_blocks: int = 0,
+    window: int | None = None,
     max_tokens: int | None = None,
+    groups: Sequence[Group] | None = None,
     capabilities: tuple[str, ...] = CONTROL,
     **contract: Any,
 ) -> Specification:
     """The specification of a small pool under the strict contract, but for the fields given."""
-    geometry = Geometry(num_blocks, block_size, max_tokens=max_tokens)
+    geometry = Geometry(
+        *(num_blocks, block_size),
+        num_host_blocks=num_host_blocks,
+        window=window,
+        max_tokens=max_tokens,
+        groups=groups,
+    )
     return specification(geometry, Contract(**contract), capabilities)
 
 
@@ -139,52 +150,164 @@ def reached(spec: Specification, *calls: Call) -> State:
     return state
 
 
-def alike(state: State) -> Hashable:
+def tables_of(state: State) -> dict[TableOf, Entries]:
+    """The believed tables."""
+    return dict(state.tables())
+
+
+def tables(by_seq: Mapping[int, Entries], group: int = 0, place: Place = DEVICE) -> dict[Any, Any]:
+    """Tables given by sequence, of one group at one place, as an observation has them."""
+    return {table_of(seq, group, place): entries for seq, entries in by_seq.items()}
+
+
+def alike(state: State, also: Callable[[State], Hashable] = lambda state: ()) -> Hashable:
     """What two states have in common that differ only in names, in contents, and in what is over.
 
-    Blocks are named in the order of their first mention. Over are what was refused last and
-    the leases that ended.
+    Blocks are named in the order of their first mention, place by place. Over are what was
+    refused last and the leases that ended. `also` gives what else matters of the rooms' facts.
     """
-    names: dict[int | None, int] = {}
-    facts: Any = state.slices["lease"]
+    names: dict[tuple[Place, int], int] = {}
 
-    def named(entries: Sequence[int | None]) -> Hashable:
-        return tuple(names.setdefault(block, len(names)) for block in entries)
+    def named(holder: Holder, entries: Entries) -> Hashable:
+        return tuple(
+            None if block is None else names.setdefault((holder.place, block), len(names))
+            for block in entries
+        )
 
-    return (
-        tuple(
-            (seq, past.allocated, past.limit, past.length, named(state.table(seq)))
-            for seq, past in sorted(state.sequences.items())
-        ),
-        tuple(named(state.holds[LeaseOf(lease)]) for lease in facts.open),
+    def told_of(holder: Holder) -> Hashable:
+        # One lease is as good as another.
+        return (holder.place, "a lease" if isinstance(holder, LeaseOf) else repr(holder))
+
+    past = tuple(
+        (seq, one.allocated, one.limit, one.length, one.written, one.tier)
+        for seq, one in sorted(state.sequences.items())
+    )
+    shown = tuple(
+        (table, named(table, state.entries(table))) for table in sorted(tables_of(state), key=str)
+    )
+    others = tuple(
+        (told_of(holder), named(holder, entries))
+        for holder, entries in state.holds.items()
+        if not isinstance(holder, TableOf)
+    )
+    sizes = tuple((place, len(blocks)) for place, blocks in state.pools.items())
+    return (past, shown, others, sizes, also(state))
+
+
+def let_go(state: State, outcome: Outcome) -> set[tuple[Place, int]]:
+    """The blocks that nobody has any more, once the tables show what lies before their windows."""
+    gone: dict[tuple[Place, int], int] = {}
+    for table, entries in outcome.observation.tables.items():
+        for old, new in zip(state.entries(table), entries, strict=False):
+            if old is not None and new is None:
+                gone[table.place, old] = gone.get((table.place, old), 0) + 1
+    return {
+        (place, block)
+        for (place, block), count in gone.items()
+        if count == len(state.at(place).users.get(block, ()))
+        and block not in state.at(place).pins
+        and block not in state.at(place).keeps
+    }
+
+
+def canonical(
+    spec: Specification,
+    state: State,
+    outcome: Outcome,
+    tiers: tuple[str, str] = ("device", "device"),
+) -> Hashable:
+    """`outcome` up to a permutation of the blocks of each place that were free in `state`.
+
+    Those are named in the order of their first mention, in the tables and then in the copies;
+    the copies, which are between `tiers`, are sorted, since the order of copies that do not feed
+    each other is free too. What a table lets go of before its window in the same call is as free;
+    but a free block whose contents somebody keeps is not as good as another, and where placement
+    matters none is: these keep their names.
+    """
+    unheld = let_go(state, outcome)
+    for place in state.pools:
+        kept = state.at(place).keeps
+        unheld |= {(place, b) for b in spec.free_blocks(state, place) if b not in kept}
+    if spec.contract.placement != "anywhere":
+        unheld = set()
+    names: dict[tuple[Place, int], int] = {}
+
+    def named(place: Place, block: int | None) -> tuple[bool, int | None]:
+        if block is not None and (place, block) in unheld:
+            return (True, names.setdefault((place, block), len(names)))
+        return (False, block)
+
+    def of_tier(tier: str, block: int) -> tuple[bool, int | None]:
+        return named(state.place_of(tier, block), block)
+
+    seen, answer = outcome.observation, outcome.answer
+    shown = [
+        (str(table), [named(table.place, block) for block in seen.tables[table]])
+        for table in sorted(seen.tables, key=str)
+    ]
+    copies = [
+        (of_tier(tiers[0], c.source), of_tier(tiers[1], c.destination)) for c in answer.copies
+    ]
+
+    def settled(block: int) -> tuple[bool, int | None]:
+        """The name that a block has by now; those that have none are all alike."""
+        at = (state.place_of("device", block), block)
+        return (True, names.get(at, -1)) if at in unheld else (False, block)
+
+    def told_of(asked: Asked) -> str:
+        query, value = asked.query, asked.answer.value
+        given = {f.name: getattr(query, f.name) for f in fields(type(query))}
+        if "block" in given:
+            given["block"] = settled(given["block"])
+        blocks = sorted(settled(int(b)) for b in value.split()) if query.answers == "blocks" else []
+        return repr((query.method, given, blocks or value))
+
+    asked = sorted(map(told_of, seen.asked))
+    return repr(
+        (answer.kind, answer.value, shown, sorted(copies), sorted(seen.free.items()), asked)
     )
 
 
-def canonical(spec: Specification, state: State, outcome: Outcome) -> Hashable:
-    """`outcome` up to a permutation of the blocks that were free in `state`.
+@frozen
+class _Drawn:
+    """A chooser that follows a path of decisions, and then takes the first of each kind."""
 
-    Those are named in the order of their first mention, in the tables and then in the copies;
-    the copies are sorted, since the order of copies that do not feed each other is free too.
-    Where placement matters no free block is as good as another, and each keeps its name.
-    """
-    anywhere = spec.contract.placement == "anywhere"
-    unheld = set(spec.free_blocks(state)) if anywhere else set()
-    names: dict[int | None, int] = {}
+    path: list[int]
+    widths: list[int]
 
-    def named(block: int | None) -> tuple[bool, int | None]:
-        if block in unheld:
-            return (True, names.setdefault(block, len(names)))
-        return (False, block)
+    def _decide(self, width: int) -> int:
+        self.widths.append(width)
+        at = len(self.widths) - 1
+        if at == len(self.path):
+            self.path.append(0)
+        return self.path[at]
 
-    seen = outcome.observation
-    tables = [(seq, [named(block) for block in seen.tables[seq]]) for seq in sorted(seen.tables)]
-    copies = [(named(source), named(to)) for source, to in outcome.answer.copies]
-    return repr((outcome.answer.kind, outcome.answer.value, tables, sorted(copies), seen.free))
+    def integer(self, low: int, high: int, near: Sequence[int] = ()) -> int:
+        """One of the range: `near` lies in it."""
+        return low + self._decide(high - low + 1)
+
+    def pick(self, items: Sequence[T]) -> T:
+        """One of the items."""
+        return items[self._decide(len(items))]
 
 
-def tables_of(state: State) -> dict[int, tuple[int | None, ...]]:
-    """The believed tables, by sequence."""
-    return {h.seq: entries for h, entries in state.holds.items() if isinstance(h, TableOf)}
+def every_proposal(spec: Specification, state: State) -> Iterator[Operation]:
+    """Every operation that the rooms may propose in `state`, each once."""
+    found: dict[str, Operation] = {}
+    for proposal in spec.proposals():
+        if not proposal.possible(state, spec):
+            continue
+        path: list[int] = []
+        while True:
+            chooser = _Drawn(path, [])
+            operation = proposal.draw(state, spec, chooser)
+            found.setdefault(repr(operation), operation)
+            while path and path[-1] + 1 >= chooser.widths[len(path) - 1]:
+                path.pop()
+            if not path:
+                break
+            path[-1] += 1
+    yield from found.values()
 
 
 class RandomChooser:

@@ -40,12 +40,13 @@ from kvspec.contract import (
     ToMax,
     Unspecified,
 )
+from kvspec.geometry import DEVICE
 from kvspec.interface import AllocatorError, Copy
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.outcome import DONE, REFUSED, Answer, Observation, Outcome
 from kvspec.kernel.script import Call
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import State
+from kvspec.kernel.state import State, table_of
 from kvspec.kernel.step import Step
 
 UNRESERVED = tuple(c for c in CONTROL if c != "reservation")
@@ -303,7 +304,7 @@ ERRORS = sorted(kind.__name__ for kind in AllocatorError.__subclasses__() if "Ou
 
 def answers(case: Case, operation: Operation) -> Iterator[Answer]:
     """Every answer that the driver can report."""
-    ids = case.spec.blocks
+    ids = case.spec.initial().blocks()
     pairs = [Copy(source, to) for source in ids for to in ids]
     match operation.answers:
         case "copies":
@@ -318,21 +319,22 @@ def answers(case: Case, operation: Operation) -> Iterator[Answer]:
     yield REFUSED
     yield from (Answer("error", error) for error in ERRORS)
     yield from (Answer("raised", "KeyError(0)"), Answer("nonsense", "None"), Answer("hang"))
+    yield Answer("injected", "a point at which nothing was made to fail")
 
 
 def uncounted(case: Case, state: State, operation: Operation) -> Iterator[Outcome]:
     """Every answer with every table of every sequence that lives after it."""
-    ids = case.spec.blocks
+    ids = state.blocks()
     tables = [t for n in range(case.entries + 1) for t in product(ids, repeat=n)]
     for answer in answers(case, operation):
-        live = tuple(case.spec.foreseen(state, operation, answer).sequences)
+        live = tuple(map(table_of, case.spec.foreseen(state, operation, answer).sequences))
         for shown in product(tables, repeat=len(live)):
             yield Outcome(answer, Observation(tables=dict(zip(live, shown, strict=True))))
 
 
 def counted(outcome: Outcome, count: int) -> Outcome:
     """The same outcome, with the allocator's own count of free blocks."""
-    return evolve(outcome, observation=evolve(outcome.observation, free=count))
+    return evolve(outcome, observation=evolve(outcome.observation, free={DEVICE: count}))
 
 
 def rejected(step: Step) -> bool:
@@ -401,7 +403,7 @@ def test_no_choice_survives_an_oddity_or_a_table_in_two_hands():
             seen = outcome.observation
             bad = [evolve(seen, oddities=("num_free_blocks() raised KeyError",))]
             # Nobody has an earlier table of a sequence that has just come.
-            bad += [evolve(seen, aliased=(seq,)) for seq in seen.tables if seq in state.sequences]
+            bad += [evolve(seen, aliased=(t,)) for t in seen.tables if t.seq in state.sequences]
             for observation in bad:
                 step = case.spec.believe(state, operation, evolve(outcome, observation=observation))
                 assert len(case.spec.judge(step)) == 1

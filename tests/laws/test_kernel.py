@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scopes import (
@@ -18,6 +18,7 @@ from scopes import (
     free,
     reached,
     scope,
+    tables,
     tables_of,
 )
 
@@ -38,13 +39,14 @@ from kvspec.contract import (
 )
 from kvspec.driver.target import target
 from kvspec.engines.session import Session
-from kvspec.geometry import DEVICE, Geometry, Place
+from kvspec.geometry import DEVICE, HOST, Geometry, Group, Place
 from kvspec.interface import Copy
 from kvspec.kernel.operation import Expected, Operation
 from kvspec.kernel.outcome import (
     DONE,
     REFUSED,
     Answer,
+    Asked,
     Attended,
     Heads,
     Observation,
@@ -52,15 +54,11 @@ from kvspec.kernel.outcome import (
     Probe,
 )
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import Cell, Sequence, State, TableOf
+from kvspec.kernel.state import Cell, Sequence, State, TableOf, table_of
 from kvspec.kernel.step import Change, Step
-from kvspec.rooms import CAPABILITIES, specification
-from kvspec.rooms.admission import CanAllocate
-from kvspec.rooms.attention import Attend
-from kvspec.rooms.core.operations import Allocate, Append, Free, ShowTable
-from kvspec.rooms.lease import BeginTransfer, EndTransfer, LeaseOf, Leases
-from kvspec.rooms.sharing import Fork
-from kvspec.rooms.store import WriteOutside
+from kvspec.rooms import CAPABILITIES, OPERATIONS, specification
+from kvspec.rooms.core.operations import Allocate
+from kvspec.rooms.lease import LeaseOf, Leases
 
 EVERYTHING = settings(
     max_examples=100,
@@ -96,6 +94,8 @@ def test_a_state_equals_the_one_written_by_hand():
             (DEVICE, 1): (third, None),
             (DEVICE, 2): (third, own),
         },
+        pools={DEVICE: range(4), HOST: range(0)},
+        places=(DEVICE,),
         slices={"lease": Leases(open=(0,), ended=())},
         clock=5,
         refused=None,
@@ -109,7 +109,7 @@ def test_a_repr_pasted_into_a_test_is_the_state():
     state = driven(Reference, allocate(0, 3), begin(0, 0), allocate(1, 9))
     names = {
         kind.__name__: kind
-        for kind in (State, Sequence, TableOf, LeaseOf, Leases, Cell, Place, Allocate)
+        for kind in (State, Sequence, TableOf, LeaseOf, Leases, Cell, Place, Allocate, range)
     }
     assert state.refused == Allocate(1, 9)
     assert eval(repr(state), {"__builtins__": {}}, names) == state
@@ -122,6 +122,8 @@ def test_states_that_differ_in_one_fact_are_not_equal():
         evolve(state, sequences={0: evolve(state.sequences[0], length=4)}),
         evolve(state, holds={**state.holds, TableOf(0): (1, 0)}),
         evolve(state, contents={}),
+        evolve(state, pools={**state.pools, DEVICE: range(5)}),
+        evolve(state, places=(DEVICE, DEVICE)),
         evolve(state, slices={"lease": Leases()}),
         evolve(state, clock=7),
         evolve(state, refused=Allocate(1, 9)),
@@ -149,12 +151,16 @@ ODD = st.sampled_from([-1, 1.5, "2", None, True, 10**12])
 LENGTHS: st.SearchStrategy[Any] = st.integers(0, 7) | ODD
 NUMBERS = st.integers(-2, 6) | st.integers()
 ENTRIES = st.lists(NUMBERS | st.none(), max_size=5).map(tuple)
+PLACES = st.sampled_from([DEVICE, DEVICE, HOST, Place(pool=1)])
+TABLES = st.builds(table_of, IDS) | st.builds(table_of, IDS, st.integers(0, 1), PLACES)
 CELLS = st.builds(Cell, NUMBERS, NUMBERS, NUMBERS, NUMBERS | st.none())
 COPIES = st.lists(st.builds(Copy, NUMBERS, NUMBERS), max_size=3).map(tuple)
 ANSWERS = st.builds(
     Answer,
-    st.sampled_from(["done", "done", "done", "refused", "error", "raised", "nonsense", "hang"]),
-    st.sampled_from(["", "OK", "NEVER", "InvalidLength", "UnknownSequence", "what?"]),
+    st.sampled_from(
+        ["done", "done", "done", "refused", "error", "injected", "raised", "nonsense", "hang"]
+    ),
+    st.sampled_from(["", "OK", "NEVER", "InvalidLength", "UnknownSequence", "what?", "3", "0 2"]),
     COPIES,
 )
 HEADS = st.sampled_from([Heads(2, 1, 1, 2, 11), Heads(1, 1, 4, 1, 53), Heads(4, 2, 1, 1, 1)])
@@ -173,34 +179,55 @@ def attentions(draw: st.DrawFn) -> Attended:
     return Attended(heads, tuple(draw(st.lists(probes, max_size=2))))
 
 
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("seq", "parent", "child"), IDS),
+    "seqs": st.lists(IDS, max_size=3).map(tuple),
+    "num_tokens": LENGTHS,
+    "num_blocks": LENGTHS,
+    "limit": st.none() | LENGTHS,
+    "tokens": st.lists(st.integers(0, 2), max_size=5).map(tuple),
+    "key": st.none() | st.sampled_from(["a", "b"]),
+    "lease": st.integers(0, 2),
+    "start": st.integers(-1, 9),
+    "block": NUMBERS,
+}
+"""What a call may be given, by the names of its fields."""
+
+
+def calls_of(kind: type[Operation]) -> st.SearchStrategy[Operation]:
+    """Any call of one kind; where it is built of whole numbers only, of small ones."""
+    given = {
+        f.name: st.integers(0, 9) if f.name == "num_tokens" and f.type is int else FIELDS[f.name]
+        for f in fields(kind)
+    }
+    return st.builds(kind, **given)
+
+
+CALLS = st.one_of(map(calls_of, OPERATIONS.values()))
+
+
 OBSERVATIONS = st.builds(
     Observation,
-    tables=st.dictionaries(IDS, ENTRIES, max_size=4),
-    free=NUMBERS | st.none(),
+    tables=st.dictionaries(TABLES, ENTRIES, max_size=4),
+    free=st.dictionaries(PLACES, NUMBERS, max_size=2),
     readings=st.dictionaries(IDS, st.lists(CELLS | st.none(), max_size=5).map(tuple), max_size=3),
-    aliased=st.lists(IDS, max_size=1).map(tuple),
+    asked=st.lists(st.builds(Asked, CALLS, ANSWERS), max_size=2).map(tuple),
+    aliased=st.lists(TABLES, max_size=1).map(tuple),
     oddities=st.lists(st.just("a query answered nonsense"), max_size=1).map(tuple),
     attended=st.dictionaries(IDS, attentions(), max_size=2),
 )
-OUTCOMES = st.builds(Outcome, ANSWERS, OBSERVATIONS)
-OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
-    st.builds(Allocate, IDS, LENGTHS, st.none() | LENGTHS),
-    st.builds(Append, IDS, LENGTHS),
-    st.builds(Free, IDS),
-    st.builds(ShowTable, IDS),
-    st.builds(Fork, IDS, IDS),
-    st.builds(BeginTransfer, IDS, st.integers(0, 2)),
-    st.builds(EndTransfer, st.integers(0, 2)),
-    st.builds(CanAllocate, LENGTHS),
-    st.builds(WriteOutside, IDS, st.integers(-1, 9), st.integers(0, 9)),
-    st.builds(Attend, IDS),
-)
-STORIES = st.lists(st.tuples(OPERATIONS, OUTCOMES), min_size=1, max_size=6)
+OUTCOMES = st.builds(Outcome, ANSWERS, OBSERVATIONS, st.none() | st.just("a point"))
+STORIES = st.lists(st.tuples(CALLS, OUTCOMES), min_size=1, max_size=6)
 BOUNDED = Geometries(max_tokens="required")
 SPECIFICATIONS = st.sampled_from(
     [
         scope(),
         scope(capabilities=CAPABILITIES),
+        scope(num_host_blocks=2, window=3, capabilities=CAPABILITIES),
+        scope(groups=[Group(2), Group(1, window=2, num_blocks=4)], capabilities=CAPABILITIES),
+        scope(window=3, window_release="early", capabilities=CAPABILITIES),
+        scope(window=2, window_release="late", capabilities=CAPABILITIES),
+        scope(free_counts_cached=False, capabilities=CAPABILITIES),
         scope(relocates=True),
         scope(eager_fork="tail", misuse="callers_duty"),
         scope(eager_fork="all", first_block=1, max_tokens=5),
@@ -251,11 +278,13 @@ def test_believe_takes_an_observation_as_true(story):
     for operation, outcome in story:
         step = spec.believe(state, operation, outcome)
         seen = outcome.observation.tables
-        for seq in step.after.sequences:
-            if seq in seen:
-                assert step.after.table(seq) == seen[seq]
-            elif seq in state.sequences:
-                assert step.after.table(seq) == state.table(seq)
+        for table in seen.keys() | tables_of(state).keys():
+            if table.seq not in step.after.sequences:
+                assert step.after.entries(table) == ()
+            elif table in seen:
+                assert step.after.entries(table) == seen[table]
+            elif table.seq in state.sequences:
+                assert step.after.entries(table) == state.entries(table)
         state = step.after
 
 
@@ -266,7 +295,8 @@ def test_what_did_not_succeed_changes_no_history(story):
     spec, state = scope(), scope().initial()
     for operation, outcome in story:
         step = spec.believe(state, operation, outcome)
-        if outcome.answer.kind != "done" or step.expected.errors:
+        if outcome.answer.kind != "done" or step.expected.errors or outcome.fault is not None:
+            assert not step.done
             assert step.after.sequences == state.sequences
             assert step.after.slices == state.slices
         state = step.after
@@ -303,13 +333,14 @@ def step_to(
     spec: Specification,
     state: State,
     one: Any,
-    tables: dict[int, tuple[int, ...]],
+    shown: dict[int, tuple[int, ...]],
     *copies: tuple[int, int],
     count: int | None = None,
 ) -> Step:
-    """The step in which the call `one` succeeds and shows `tables`."""
+    """The step in which the call `one` succeeds and shows these tables."""
     answer = Answer("done", copies=tuple(Copy(*copy) for copy in copies))
-    return spec.believe(state, spec.operation(one), Outcome(answer, Observation(tables, count)))
+    seen = Observation(tables(shown), {} if count is None else {DEVICE: count})
+    return spec.believe(state, spec.operation(one), Outcome(answer, seen))
 
 
 def broken(step: Step) -> list[str]:
@@ -323,12 +354,12 @@ STRICT, COMPACTING = scope(5), scope(5, relocates=True)
 def test_a_block_moves_with_every_entry_that_holds_it():
     """Where blocks may move, a shared one goes to one place, and `origin` tells where."""
     state = reached(STRICT, allocate(0, 4), fork(0, 1), allocate(2, 2))
-    assert tables_of(state) == {0: (0, 1), 1: (0, 1), 2: (2,)}
+    assert tables_of(state) == tables({0: (0, 1), 1: (0, 1), 2: (2,)})
     moved = {0: (0, 4), 1: (0, 4), 2: (2,)}
     step = step_to(COMPACTING, state, append(2, 0), moved, (1, 4), count=2)
     assert step.moves == {1: 4}
     assert step.origin((0, 1, None, 2)) == (0, 4, None, 2)
-    assert step.changes == (Change(0, 1, 1, 4), Change(1, 1, 1, 4))
+    assert step.changes == (Change(TableOf(0), 1, 1, 4), Change(TableOf(1), 1, 1, 4))
     assert step.unjustified == ()
     assert step.taken == ()
     assert broken(step) == []
@@ -370,7 +401,7 @@ def test_two_blocks_that_go_to_one_place_did_not_move():
 def test_a_move_into_a_leased_block_is_reuse():
     """Where blocks may move, none moves to a block that is still in flight."""
     state = reached(STRICT, allocate(0, 2), begin(0, 0), free(0), allocate(1, 2))
-    assert tables_of(state) == {1: (1,)}
+    assert tables_of(state) == tables({1: (1,)})
     step = step_to(COMPACTING, state, append(1, 0), {1: (0,)}, (1, 0))
     assert broken(step) == ["in-flight"]
     ended = COMPACTING.believe(state, STRICT.operation(end(0)), Outcome(DONE)).after
@@ -380,7 +411,7 @@ def test_a_move_into_a_leased_block_is_reuse():
 def test_a_block_in_flight_is_no_scratch_space_for_moves():
     """Where blocks may move, none is copied over a block in flight, though it is in no table."""
     state = reached(STRICT, allocate(0, 2), begin(0, 0), free(0), allocate(1, 2), allocate(2, 2))
-    assert tables_of(state) == {1: (1,), 2: (2,)}
+    assert tables_of(state) == tables({1: (1,), 2: (2,)})
     swapped = {1: (2,), 2: (1,)}
     through_free = step_to(COMPACTING, state, append(1, 0), swapped, (1, 4), (2, 1), (4, 2))
     assert broken(through_free) == []
@@ -393,8 +424,8 @@ def test_growing_and_moving_at_once_takes_only_what_is_new():
     state = reached(STRICT, allocate(0, 2), allocate(1, 2))
     step = step_to(COMPACTING, state, append(1, 1), {0: (0,), 1: (4, 1)}, (1, 4), count=2)
     assert step.moves == {1: 4}
-    assert step.taken == ((1, 1, 1),)
-    assert set(step.entered) == {(1, 4), (1, 1)}
+    assert step.taken == ((TableOf(1), 1, 1),)
+    assert set(step.entered) == {(TableOf(1), 4), (TableOf(1), 1)}
     assert broken(step) == []
 
 
@@ -428,8 +459,8 @@ def bystanders_changed(make: Any, spec: Specification, seeds: range) -> int:
             before = tables_of(session.state)
             assert session.perform(operation) == (), session.trace
             after = tables_of(session.state)
-            others = (before.keys() & after.keys()) - set(operation.touched)
-            changed += any(before[seq] != after[seq] for seq in others)
+            others = {t for t in before.keys() & after.keys() if t.seq not in operation.touched}
+            changed += any(before[table] != after[table] for table in others)
     return changed
 
 
@@ -467,8 +498,8 @@ def test_the_others_read_on_in_the_copy_and_the_writer_where_it_was():
     moved = {0: (3,), 1: (0,)}
     step = step_to(STRICT, state, append(1, 1), moved, (0, 3))
     first, second = Cell(0, 0, 0), Cell(1, 1, 2)
-    assert STRICT.reading(step.after, 0) == (first,)
-    assert STRICT.reading(step.after, 1) == (first, second)
+    assert STRICT.reading(step.after, TableOf(0)) == (first,)
+    assert STRICT.reading(step.after, TableOf(1)) == (first, second)
     assert broken(step_to(STRICT, state, append(1, 1), moved)) == ["read-back"]
 
 
@@ -617,8 +648,8 @@ def unspecified() -> Iterator[tuple[str, Geometry, Contract, tuple[str, ...]]]:
     few = Contract(geometries=Geometries(max_blocks=3))
     yield "the contract excludes Geometry", small, few, ("core",)
     yield "the contract excludes Geometry", small, Contract(geometries=BOUNDED), ("core",)
-    yield "no room specifies windows", Geometry(4, 2, window=4), strict, ("core",)
-    yield "no room specifies windows", Geometry(4, 2, num_host_blocks=4), strict, ("core",)
+    yield "asks for window", Geometry(4, 2, window=4), strict, ("core",)
+    yield "asks for groups", Geometry(4, 2, groups=[Group(2)]), strict, ("core",)
 
 
 @pytest.mark.parametrize(("text", "geometry", "contract", "capabilities"), [*unspecified()])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import product
 
 import pytest
-from scopes import allocate, append, begin, end, fork, free, reached, scope, tables_of, told
+from scopes import allocate, append, begin, end, fork, free, reached, scope, tables, tables_of, told
 
 from kvspec.interface import Copy
 from kvspec.kernel.operation import Operation
@@ -22,6 +22,7 @@ from kvspec.rooms.sharing import Fork
 SIZE = 2
 STRICT, MOVING = scope(3, SIZE), scope(3, SIZE, relocates=True)
 Tables = Mapping[int, tuple[int, ...]]
+"""By sequence, in the one group at the one place that there is."""
 
 
 def written_entries(operation: Operation, state: State) -> set[tuple[int, int]]:
@@ -38,17 +39,17 @@ def table_before(operation: Operation, state: State, seq: int) -> tuple[int | No
     return state.table(operation.parent if forked else seq)
 
 
-def kept_together(operation: Operation, state: State, tables: Tables) -> bool:
+def kept_together(operation: Operation, state: State, shown: Tables) -> bool:
     """Whether entries have one block exactly if they had one and none writes into it alone."""
     written = written_entries(operation, state)
     users = Counter(block for table in tables_of(state).values() for block in table)
     kinds: dict[tuple[int, int], object] = {}
-    for seq, table in tables.items():
+    for seq, table in shown.items():
         old = table_before(operation, state, seq)
         for i in range(len(table)):
             parts = i >= len(old) or ((seq, i) in written and users[old[i]] > 1)
             kinds[seq, i] = (seq, i) if parts else old[i]
-    blocks = {(seq, i): block for seq, table in tables.items() for i, block in enumerate(table)}
+    blocks = {(seq, i): block for seq, table in shown.items() for i, block in enumerate(table)}
     return all((blocks[a] == blocks[b]) == (kinds[a] == kinds[b]) for a in blocks for b in blocks)
 
 
@@ -59,16 +60,16 @@ def in_flight(operation: Operation, state: State) -> set[int | None]:
     return {block for lease in open_leases for block in state.holds[lease]}
 
 
-def right(operation: Operation, state: State, tables: Tables, copies: tuple[Copy, ...]) -> bool:
-    """Whether a success may show `tables` and report `copies`, under a contract that relocates."""
+def right(operation: Operation, state: State, shown: Tables, copies: tuple[Copy, ...]) -> bool:
+    """Whether a success may show these tables and report these copies, where blocks may move."""
     after = MOVING.foreseen(state, operation, DONE)
-    if any(len(tables[s]) != -(-past.length // SIZE) for s, past in after.sequences.items()):
+    if any(len(shown[s]) != -(-past.length // SIZE) for s, past in after.sequences.items()):
         return False
-    if not kept_together(operation, state, tables):
+    if not kept_together(operation, state, shown):
         return False
     entered = {
         block
-        for seq, table in tables.items()
+        for seq, table in shown.items()
         for i, block in enumerate(table)
         if table_before(operation, state, seq)[i : i + 1] != (block,)
     }
@@ -80,11 +81,11 @@ def right(operation: Operation, state: State, tables: Tables, copies: tuple[Copy
     writes = operation.writes(state, MOVING)
     reads = {seq: list(past.cells) for seq, past in after.sequences.items()}
     for position, cell in enumerate(writes.cells, start=writes.start) if writes else ():
-        block = tables[writes.seq][position // SIZE]
+        block = shown[writes.seq][position // SIZE]
         memory.setdefault(block, [None] * SIZE)[position % SIZE] = cell
         reads[writes.seq].append(cell)
     return all(
-        memory.get(tables[seq][position // SIZE], [None] * SIZE)[position % SIZE] == cell
+        memory.get(shown[seq][position // SIZE], [None] * SIZE)[position % SIZE] == cell
         for seq, cells in reads.items()
         for position, cell in enumerate(cells)
     )
@@ -120,14 +121,16 @@ def test_a_relocating_success_is_accepted_if_it_keeps_sharing_and_contents(scrip
     state, operation = reached(STRICT, *script), MOVING.operation(call)
     assert MOVING.expect(state, operation).done
     live = tuple(MOVING.foreseen(state, operation, DONE).sequences)
-    tables = [t for n in range(3) for t in product(MOVING.blocks, repeat=n)]
-    pairs = [Copy(source, to) for source in MOVING.blocks for to in MOVING.blocks]
+    ids = state.blocks()
+    every_table = [t for n in range(3) for t in product(ids, repeat=n)]
+    pairs = [Copy(source, to) for source in ids for to in ids]
     accepted = 0
     for copies in (c for n in range(most + 1) for c in product(pairs, repeat=n)):
         answer = Answer("done", copies=copies)
-        for shown in product(tables, repeat=len(live)):
+        for shown in product(every_table, repeat=len(live)):
             seen = dict(zip(live, shown, strict=True))
-            step = MOVING.believe(state, operation, Outcome(answer, Observation(tables=seen)))
+            outcome = Outcome(answer, Observation(tables=tables(seen)))
+            step = MOVING.believe(state, operation, outcome)
             holds = all(law.judge(step) is None for law in MOVING.laws)
             assert holds == right(operation, state, seen, copies), step.outcome
             accepted += holds

@@ -158,7 +158,7 @@ class Dice:
 def long_walk(exhibit, seed, steps=300):
     """The trace of one long episode, sparsely looked at for odd seeds; `None` if all went well."""
     tested, dice = target(exhibit), Dice(seed)
-    spec = tested.specification(generation.geometry(dice, tested.contract))
+    spec = tested.specification(generation.geometry(dice, tested.contract, tested.rooms))
     proposals = [proposal for proposal in spec.proposals() for _ in range(proposal.weight)]
     session = Session(tested.make, spec)
     for number in range(steps):

@@ -15,10 +15,12 @@ from kvspec.geometry import (
     Geometry,
     block_of,
     blocks_for,
+    first_in_window,
     growth,
     internal_waste,
     slot_of,
     table_index,
+    whole_blocks,
 )
 
 
@@ -132,3 +134,39 @@ def entry_lies_in_the_table(position: int, length: int, block_size: int) -> None
     assert 0 <= position < length and block_size >= 1
     index = table_index(position, block_size)
     assert 0 <= index < blocks_for(length, block_size)
+
+
+def whole_blocks_lie_before_the_position(tokens: int, block_size: int) -> None:
+    """The last of `whole_blocks` ends at or before the position; a negative one has none."""
+    assert block_size >= 1
+    blocks = whole_blocks(tokens, block_size)
+    assert blocks >= 0 and blocks * block_size <= max(0, tokens)
+
+
+def whole_blocks_are_the_most(tokens: int, block_size: int) -> None:
+    """The block after `whole_blocks` ends behind the position."""
+    assert block_size >= 1
+    blocks = whole_blocks(tokens, block_size)
+    assert (blocks + 1) * block_size > tokens
+
+
+def what_is_released_is_not_seen(length: int, window: int, block_size: int, entry: int) -> None:
+    """A block lies wholly before `first_in_window` exactly if it is one of `whole_blocks`."""
+    assert length >= 0 and window >= 1 and block_size >= 1 and entry >= 0
+    first = first_in_window(length, window)
+    released = entry < whole_blocks(length - window, block_size)
+    assert released == ((entry + 1) * block_size <= first)
+
+
+def a_window_sees_so_many_tokens(length: int, window: int) -> None:
+    """From `first_in_window` on there are `window` tokens, or all where there are fewer."""
+    assert length >= 0 and window >= 1
+    first = first_in_window(length, window)
+    assert length - first == min(length, window)
+
+
+def a_window_never_moves_back(length: int, added: int, window: int) -> None:
+    """An append does not bring back what the window has left."""
+    assert length >= 0 and added >= 0 and window >= 1
+    first = first_in_window(length, window)
+    assert 0 <= first <= first_in_window(length + added, window)

@@ -96,4 +96,34 @@ TWINS = (
     # A table one entry short when the last block is not full.
     Twin("entry_lies_in_the_table", "blocks_for(length, block_size)", "length // block_size"),
     Twin("entry_lies_in_the_table", "position < length", "position <= length"),
+    # The ceiling: the block in which the window begins goes too.
+    Twin(
+        "whole_blocks_lie_before_the_position",
+        "whole_blocks(tokens, block_size)",
+        "blocks_for(max(0, tokens), block_size)",
+    ),
+    # No look at the sign: before the window is full, entries are released from the other end.
+    Twin(
+        "whole_blocks_lie_before_the_position",
+        "whole_blocks(tokens, block_size)",
+        "tokens // block_size",
+    ),
+    Twin("whole_blocks_are_the_most", "blocks + 1", "blocks"),
+    # A block is kept for one token longer than it is seen.
+    Twin(
+        "whole_blocks_are_the_most",
+        "whole_blocks(tokens, block_size)",
+        "whole_blocks(tokens - 1, block_size)",
+    ),
+    # The next token's window, not this one's.
+    Twin("what_is_released_is_not_seen", "length - window", "length + 1 - window"),
+    Twin("what_is_released_is_not_seen", "<= first", "< first"),
+    # The window counted without the last token itself.
+    Twin(
+        "a_window_sees_so_many_tokens",
+        "first_in_window(length, window)",
+        "first_in_window(length - 1, window)",
+    ),
+    Twin("a_window_never_moves_back", "0 <= first", "0 < first"),
+    Twin("a_window_never_moves_back", "length + added", "length - added"),
 )

@@ -36,9 +36,9 @@ class AliasedTable(Reference):
     NVIDIA/TensorRT-LLM#15546, where the buffer of a table was reused before it had been read.
     """
 
-    def block_table(self, seq: int) -> list[int]:
+    def block_table(self, seq: int, group: int = 0) -> list[int | None]:
         """The blocks of `seq`, now and later."""
-        return self._sequence(seq).blocks
+        return self._groups[group]._sequence(seq).blocks
 
 
 class HalfDoneAppend(Reference):

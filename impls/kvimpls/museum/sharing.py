@@ -13,7 +13,7 @@ class DoubleHandOut(Reference):
 
     def free(self, seq: int) -> list[Copy]:
         """End `seq`, and hand back what is its own and what is not."""
-        blocks = self._sequence(seq).blocks
+        blocks = self._sequence(seq).held()
         answer = super().free(seq)
         if not self._leases:
             self._free += [block for block in blocks if self._references[block]]
@@ -42,5 +42,5 @@ class CountNotDecremented(Reference):
         """End `seq`; its full blocks that others have keep their count."""
         sequence = self._sequence(seq)
         full = sequence.blocks[: sequence.length // self._geometry.block_size]
-        self._references.update(block for block in full if self._references[block] > 1)
+        self._references.update(b for b in full if b is not None and self._references[b] > 1)
         return super().free(seq)

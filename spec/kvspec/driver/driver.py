@@ -14,6 +14,7 @@ from kvspec.driver.values import Nonsense, raised, text_of
 from kvspec.driver.watchdog import TimeUp, within
 from kvspec.geometry import Place
 from kvspec.interface import AllocatorError, InjectedFault
+from kvspec.kernel.events import Written
 from kvspec.kernel.names import call_text, sequence_name
 from kvspec.kernel.operation import Array, Handle, Operation, Query, Values
 from kvspec.kernel.outcome import (
@@ -263,7 +264,7 @@ class Driver:
     def _answer(self, operation: Operation, state: State, result: object) -> Answer:
         match operation.answers:
             case "copies":
-                source, to = (self._blocks(state, tier) for tier in operation.tiers)
+                source, to = (state.tiers[tier] for tier in operation.tiers)
                 return Answer(
                     "done", copies=values.copies(result, source, to, 4 * self._most(state))
                 )
@@ -272,17 +273,11 @@ class Driver:
             case "number":
                 return Answer("done", str(values.count(result, "the answer")))
             case "blocks":
-                blocks = values.block_set(result, self._blocks(state, "device"), self._most(state))
+                blocks = values.block_set(result, state.tiers["device"], self._most(state))
                 return Answer("done", " ".join(map(str, blocks)))
             case "handle" if operation.handle is not None:
                 self._handles[operation.handle] = result
         return Answer("done")
-
-    @staticmethod
-    def _blocks(state: State, tier: str) -> range:
-        """The ids of a tier: those of its pools are numbered through."""
-        pools = [blocks for place, blocks in state.pools.items() if place.tier == tier]
-        return range(min(b.start for b in pools), max(b.stop for b in pools))
 
     @staticmethod
     def _most(state: State) -> int:
@@ -292,14 +287,16 @@ class Driver:
     # ------------------------------------------------------------------ the caller's write
 
     def _write(self, operation: Operation, state: State, oddities: list[str]) -> None:
-        written = operation.writes(state, self.spec)
-        if self._rows is None or written is None or not written.cells:
-            return
-        if self._rows.many:
+        for written in operation.all_writes(state, self.spec):
+            if self._rows is not None and written.cells:
+                self._write_rows(written, state, self._rows, oddities)
+
+    def _write_rows(self, written: Written, state: State, store: Rows, oddities: list[str]) -> None:
+        if store.many:
             needed = [cell for s in state.sequences.values() for cell in s.cells]
             needed += [cell for cells in state.contents.values() for cell in cells]
-            self._rows.keep(cell for cell in needed if cell is not None)
-        rows = self._rows.encode(written.cells)
+            store.keep(cell for cell in needed if cell is not None)
+        rows = store.encode(written.cells)
         name = f"write({sequence_name(written.seq)}, {written.start}, {len(rows)} rows)"
         self._ask(name, oddities, lambda: self._invoke("write", written.seq, written.start, rows))
         rows.fill(0)  # a caller may use its buffer again, so a store must not have kept it
@@ -321,7 +318,7 @@ class Driver:
         for seq in wanted:
             for table, method, arguments in self.spec.tables(seq, after):
                 name = f"{method}({', '.join([sequence_name(seq), *map(str, arguments[1:])])})"
-                look_up = partial(self._table, table, method, arguments, after, seen)
+                look_up = partial(self._table, table, method, arguments, (before, after), seen)
                 entries = self._ask(name, oddities, look_up)
                 if entries is not None:
                     seen.tables[table] = entries
@@ -361,9 +358,9 @@ class Driver:
 
         Not all of them: in many stores this takes longer than everything else.
         """
-        written = None
+        new: dict[int, Written] = {}
         if after is not before:  # it succeeded, and the caller wrote
-            written = operation.writes(before, self.spec)
+            new = {w.seq: w for w in operation.all_writes(before, self.spec)}
         live = tuple(after.sequences)
         asked = {*self.spec.concerned(after, operation, TOUCHED), *_one_in_turn(live, before.clock)}
         for seq in [seq for seq in live if seq in asked]:
@@ -371,8 +368,8 @@ class Driver:
             if not sequence.resident:
                 continue
             cells = sequence.cells
-            if written is not None and written.seq == seq:
-                cells = cells[: written.start] + written.cells
+            if seq in new:
+                cells = cells[: new[seq].start] + new[seq].cells
             if not cells:
                 continue
             geometry = self.spec.geometry
@@ -410,14 +407,16 @@ class Driver:
         table: TableOf,
         method: str,
         arguments: tuple[int, ...],
-        state: State,
+        states: tuple[State, State],
         seen: _Seen,
     ) -> Entries:
-        blocks = self._blocks(state, table.place.tier)
+        # What is no block any more is not nonsense: whether a table may have it is for the laws.
+        were, are = (state.tiers[table.place.tier] for state in states)
+        blocks = range(min(were.start, are.start), max(were.stop, are.stop))
         window = self.spec.geometry.layout[table.group].window is not None
 
         def entries(raw: object) -> Entries:
-            return values.table(raw, blocks, 64 + 16 * self._most(state), window)
+            return values.table(raw, blocks, 64 + 16 * max(map(self._most, states)), window)
 
         def ask() -> Any:
             return self._invoke(method, *arguments)

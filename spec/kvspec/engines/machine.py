@@ -27,6 +27,7 @@ from kvspec.engines.session import Session
 from kvspec.kernel import generation
 from kvspec.kernel.law import LawBroken
 from kvspec.kernel.outcome import FULL, TOUCHED
+from kvspec.kernel.room import Room
 from kvspec.rooms import LAWS, specification
 from kvspec.traces.trace import Trace
 
@@ -34,6 +35,10 @@ T = TypeVar("T")
 
 _EVERY = 4
 """In an episode that looks sparsely, every so manieth step is looked at in full."""
+
+_TOGETHER = 10
+"""So many episodes are one run of Hypothesis: it varies what it has drawn, so that the episodes of
+one run are about much the same."""
 
 
 @frozen
@@ -121,15 +126,16 @@ class AllocatorMachine(RuleBasedStateMachine):
     def build(self, chooser: HypothesisChooser) -> None:
         """A fresh allocator with a small geometry, a mix of operations, a schedule of looks."""
         self.sparse = chooser.pick((False, False, True))
-        self.session = self._session(chooser)
-        self.mix = generation.mix(chooser, self.session.spec)
+        rooms = generation.focus(chooser, self.target.rooms)
+        self.session = self._session(chooser, rooms)
+        self.mix = generation.mix(chooser, self.session.spec, rooms)
         # Most episodes without: what fails on the way hides what goes wrong without.
         self.faulty = self.session.spec.claims("injection") and chooser.pick((False, False, True))
 
-    def _session(self, chooser: HypothesisChooser) -> Session:
+    def _session(self, chooser: HypothesisChooser, rooms: tuple[Room, ...]) -> Session:
         target = self.target
         for _ in range(20):
-            geometry = generation.geometry(chooser, target.contract, target.rooms)
+            geometry = generation.geometry(chooser, target.contract, rooms)
             spec = specification(geometry, target.contract, target.capabilities)
             try:
                 return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
@@ -188,7 +194,7 @@ def run_machine(
     run.progress = ended
     while run.trace is None and episodes < profile.episodes:
         limits = settings(
-            max_examples=profile.episodes - episodes,
+            max_examples=min(_TOGETHER, profile.episodes - episodes),
             stateful_step_count=profile.steps,
             phases=[Phase.generate],
             database=None,
@@ -207,7 +213,6 @@ def run_machine(
         try:
             with watching():
                 run_state_machine_as_test(machine, settings=limits)
-            break
         except (LawBroken, Flaky):
             # Flaky means that the same draws led elsewhere: an allocator may be as random as it
             # likes, so without a violation we go on afresh. With one, its replays will tell.

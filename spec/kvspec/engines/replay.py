@@ -26,8 +26,8 @@ def run(
     """Perform `steps` on a fresh allocator, up to the first breach; the trace of it.
 
     Where only `sensible` ones are wanted, a call that is wrong and was not meant to be is left
-    out, and so is one that would give a lease a name that another has. Raises `NotBuilt` where
-    the factory makes no allocator.
+    out, and so is one that no caller makes, or that would give a lease a name that another has.
+    Raises `NotBuilt` where the factory makes no allocator.
     """
     session = Session(make, spec, name=name, timeout=timeout, ledger=ledger)
     named = set()
@@ -36,7 +36,8 @@ def run(
             if sensible:
                 handle = step.operation.handle
                 errors = spec.expect(session.state, step.operation).errors
-                if (errors and not step.wrong) or handle in named:
+                made = not errors and step.operation.sensible(session.state)
+                if not (made or (errors and step.wrong)) or handle in named:
                     continue
                 if handle is not None and not errors:
                     named.add(handle)

@@ -54,9 +54,11 @@ class Session:
         self.state = step.after
         return self.breaches
 
-    def call(self, method: str, look: Look = FULL, /, **arguments: Any) -> tuple[Breach, ...]:
+    def call(
+        self, method: str, look: Look = FULL, fault: int = 0, /, **arguments: Any
+    ) -> tuple[Breach, ...]:
         """One step, the operation being named by its method; the laws that it broke."""
-        return self.perform(self.spec.operation(Call(method, arguments)), look)
+        return self.perform(self.spec.operation(Call(method, arguments)), look, fault)
 
     @property
     def trace(self) -> Trace:

@@ -35,6 +35,7 @@ def fold(state: State, event: Event, geometry: Geometry) -> State:
         case Inherited(seq, num_tokens):
             sequence = state.sequences[seq]
             cells = reading(state, state.home(seq), num_tokens, geometry)
+            cells += sequence.cells[num_tokens:]
             return state.with_sequence(seq, evolve(sequence, cells=cells))
         case Started(seq, num_tokens, limit):
             fresh = Sequence(allocated=num_tokens, limit=limit, length=num_tokens)
@@ -100,7 +101,6 @@ def reading(
         if len(cells) >= num_tokens:
             break
         held = () if block is None else state.contents.get((table.place, block), ())
-        cells += held[:size]
-        cells += [None] * (-len(cells) % size)
+        cells += (*held[:size], *[None] * (size - len(held)))
     cells += [None] * (num_tokens - len(cells))
     return tuple(cells[:num_tokens])

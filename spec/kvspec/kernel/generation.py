@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Any
 
 from kvspec.contract import Contract
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, Place, blocks_for
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.state import State
@@ -31,6 +31,12 @@ LAST_ID = 2**31 - 1
 
 HUGE = 10**12
 """A length that no pool holds."""
+
+FOCUS = 4
+"""So many capabilities beside the core are tried together in one episode."""
+
+WRONG_CALL = "wrong_call"
+"""The name of the proposal of any room's wrong calls."""
 
 ODD_LENGTHS: tuple[Any, ...] = (-1, 1.5, "2", None)
 
@@ -57,6 +63,25 @@ def room_for_another(state: State, spec: "Specification") -> bool:
     return len(state.sequences) < (MANY_LIVE if large else MOST_LIVE)
 
 
+def fit(state: State, spec: "Specification", length: int, place: Place) -> int:
+    """How many tokens may be added to `length` before the blocks of `place` do not suffice.
+
+    In blocks on demand, in all groups that take from it, and with no copy.
+    """
+    available = spec.available(state, place)
+    sizes = [
+        group.block_size
+        for group, its in zip(spec.geometry.layout, state.places, strict=True)
+        if its == place
+    ]
+    if len(sizes) == 1:
+        return available * sizes[0] + -length % sizes[0]
+    held, tokens = sum(blocks_for(length, size) for size in sizes), 0
+    while sum(blocks_for(length + tokens + 1, size) for size in sizes) - held <= available:
+        tokens += 1
+    return tokens
+
+
 def length_near_boundary(
     spec: "Specification", state: State, chooser: Chooser, length: int, bounds: Items[int | None]
 ) -> int:
@@ -64,16 +89,16 @@ def length_near_boundary(
 
     Where misuse is the caller's duty, not beyond the bounds.
     """
-    size, available = spec.geometry.block_size, spec.available(state)
-    spare = -length % size
-    fit = available * size + spare
-    bound = min((b - length for b in bounds if b is not None), default=fit + size + 1)
+    group = chooser.pick(spec.groups)
+    size, place = spec.geometry.layout[group].block_size, state.places[group]
+    spare, most_fits = -length % size, fit(state, spec, length, place)
+    bound = min((b - length for b in bounds if b is not None), default=most_fits + size + 1)
     # Small steps leave room for more to happen. So only a part of the draws is for the edges of
     # what is free: the exact fit, one more, which is refused, and one block less, which is the
     # fit of a call that also needs a copy; and for the edges of the bounds.
-    if chooser.pick((False, False, True)):
+    if chooser.pick((False, False, False, True)):
         most = bound + (spec.contract.misuse == "raises")
-        edges = (fit - size, fit, fit + 1, bound, most)
+        edges = (most_fits - size, most_fits, most_fits + 1, bound, most)
         return chooser.pick([n for n in edges if 1 <= n <= most] or [0])
     near = [n for n in (1, spare, spare + 1, spare + size) if 1 <= n <= bound]
     return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
@@ -85,7 +110,7 @@ def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geom
     sizes = allowed.block_sizes or (2, 1, 3, 4)
     low = allowed.min_blocks
     most = allowed.max_blocks or max(low, 12)
-    counts = [n for n in (6, 4, 8, 12, 3, 5, 2, 1) if low <= n <= most] or [low]
+    counts = [n for n in (6, 8, 4, 12, 10, 7, 5, 3, 2, 1) if low <= n <= most] or [low]
     num_blocks, block_size = chooser.pick(counts), chooser.pick(sizes)
     limits: list[int | None] = []
     if allowed.max_tokens != "required":
@@ -102,16 +127,35 @@ Mix = tuple[tuple["Proposal", int], ...]
 """Proposals with their weights in one episode."""
 
 
-def mix(chooser: Chooser, spec: "Specification") -> Mix:
-    """A mix of what may be tried in one episode.
+def focus(chooser: Chooser, rooms: Items["Room"]) -> tuple["Room", ...]:
+    """The rooms that one episode is about: the core and a few others, or all where there are few.
 
-    Some kinds are left out and some come more often, since much that goes wrong does so when
-    one thing is never done, or done again and again (Groce et al., "Swarm testing", ISSTA
+    What takes three calls of one capability in a row is not found among the calls of ten. Those
+    come more often of which most can go wrong.
+    """
+    others = [r for r in rooms if r.proposals and r.capability != "core" for _ in range(r.weight)]
+    chosen: list[Room] = []
+    while others and len(chosen) < FOCUS:
+        chosen.append(chooser.pick(others))
+        others = [room for room in others if room is not chosen[-1]]
+    return tuple(room for room in rooms if room not in others)
+
+
+def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
+    """A mix of what may be tried in one episode that is about `rooms`.
+
+    Some kinds of calls are left out and some come more often, since much that goes wrong does so
+    when one thing is never done, or done again and again (Groce et al., "Swarm testing", ISSTA
     2012). The first proposal, without which nothing happens, is never left out.
     """
-    first, *others = spec.proposals()
-    factors = ((p, chooser.pick((1, 1, 1, 0, 3))) for p in others)
-    return ((first, first.weight), *((p, p.weight * factor) for p, factor in factors if factor))
+    first, *_ = spec.proposals()
+    found = [(first, chooser.pick((first.weight, 1)))]
+    for proposal in spec.proposals(rooms):
+        factor = chooser.pick((1, 1, 1, 0, 3) if proposal.name != WRONG_CALL else (1, 0))
+        if factor and proposal is not first:
+            found.append((proposal, proposal.weight * factor))
+    others_together = sum(weight for proposal, weight in found if not proposal.urgent)
+    return tuple((p, others_together if p.urgent else weight) for p, weight in found)
 
 
 def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:

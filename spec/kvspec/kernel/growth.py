@@ -92,11 +92,16 @@ def freed(state: State, spec: "Specification", table: TableOf, num_tokens: int) 
 def written_into(
     state: State, spec: "Specification", table: TableOf, num_tokens: int
 ) -> Iterator[tuple[int, int]]:
-    """The entries that exist and into which new tokens are written, with their blocks."""
+    """The entries that exist and into which new tokens are written, with their blocks.
+
+    Those that the same append releases are not: an early window may leave even a partly filled
+    block behind.
+    """
     size, length = spec.block_size(table), state.sequences[table.seq].length
     entries = state.entries(table)
     last = table_index(length + num_tokens - 1, size)
-    for i in range(table_index(length, size), min(len(entries), last + 1)):
+    first = max(table_index(length, size), spec.released(length, num_tokens, table.group))
+    for i in range(first, min(len(entries), last + 1)):
         block = entries[i]
         if block is not None:
             yield i, block
@@ -146,7 +151,13 @@ def growths(
     if num_tokens == 0:
         yield DONE, {}
         return
-    for copies, tables in _grow(state, spec, state.homes(seq), num_tokens, frozenset()):
+    homes = state.homes(seq)
+    back: dict[Place, list[int]] = {}
+    for table in homes:
+        back.setdefault(table.place, []).extend(
+            dict.fromkeys(freed(state, spec, table, num_tokens))
+        )
+    for copies, tables in _grow(state, spec, homes, num_tokens, back, frozenset()):
         yield Answer("done", copies=copies), tables
 
 
@@ -155,9 +166,13 @@ def _grow(
     spec: "Specification",
     homes: tuple[TableOf, ...],
     num_tokens: int,
+    back: dict[Place, list[int]],
     taken: frozenset[int],
 ) -> Iterator[tuple[tuple[Copy, ...], Tables]]:
-    """The ways of the first of the groups, each with those of the others."""
+    """The ways of the first of the groups, each with those of the others.
+
+    What the windows let go of comes `back` before any group takes a block.
+    """
     if not homes:
         yield (), {}
         return
@@ -167,15 +182,15 @@ def _grow(
         spec.released(state.sequences[table.seq].length, num_tokens, table.group), len(entries)
     )
     kept: Entries = (*[None] * gone, *entries[gone:])
-    back = dict.fromkeys(freed(state, spec, table, num_tokens))
     holdings = spec.holdings(_grown(state, spec, table, num_tokens), table.group)
     written = list(written_into(state, spec, table, num_tokens))
     ways = list(product(*(_ways(state, spec, table, i, block) for i, block in written)))
+    free_here = [*spec.free_blocks(state, table.place), *back[table.place]]
     for growth_ in sorted({max(0, n - len(entries)) for n in holdings}):
-        for more in _more(state, spec, table, growth_, kept, [*back], taken):
+        for more in _more(state, spec, growth_, kept, [b for b in free_here if b not in taken]):
             for chosen in ways:
                 used = taken.union(block for block in more if block is not None)
-                free = [b for b in (*spec.free_blocks(state, table.place), *back) if b not in used]
+                free = [b for b in free_here if b not in used]
                 if sum(bool(movers) for movers, _ in chosen) > len(free):
                     continue
                 tables: dict[TableOf, list[int | None]] = {table: list(kept)}
@@ -192,25 +207,17 @@ def _grow(
                         copies.append(Copy(block, fresh))
                 tables[table] += more
                 shown: Tables = {mover: tuple(theirs) for mover, theirs in tables.items()}
-                for further, rest in _grow(state, spec, tuple(others), num_tokens, used):
+                for further, rest in _grow(state, spec, tuple(others), num_tokens, back, used):
                     yield (*copies, *further), {**shown, **rest}
 
 
 def _more(
-    state: State,
-    spec: "Specification",
-    table: TableOf,
-    size: int,
-    kept: Entries,
-    back: list[int],
-    taken: frozenset[int],
+    state: State, spec: "Specification", size: int, kept: Entries, free: list[int]
 ) -> Iterator[Entries]:
-    """The blocks by which the table may grow."""
+    """The blocks by which the table may grow, of those that are free."""
     if spec.contract.placement != "anywhere":
         yield from spec.extents(state, size, kept)
-        return
-    free = [b for b in (*spec.free_blocks(state, table.place), *back) if b not in taken]
-    if size <= len(free):
+    elif size <= len(free):
         yield tuple(free[:size])
 
 

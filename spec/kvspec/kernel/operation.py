@@ -46,7 +46,7 @@ class Query:
 
 @frozen
 class Array:
-    """Stands for an array of whole numbers."""
+    """Stands for an array of whole numbers; a tuple stands for the caller's own list of them."""
 
     numbers: tuple[int, ...]
 
@@ -166,6 +166,10 @@ class Operation:
             place=decides.place,
         )
 
+    def sensible(self, state: State) -> bool:
+        """Whether a caller would ever do this, so that the conventions say what it means."""
+        return True
+
     def asks(self, state: State, spec: "Specification") -> int:
         """The blocks that a wrong call would take if it were right, as far as one can say."""
         return 0
@@ -181,6 +185,11 @@ class Operation:
     def writes(self, state: State, spec: "Specification") -> Written | None:
         """What the caller writes with a right call, if anything."""
         return None
+
+    def all_writes(self, state: State, spec: "Specification") -> tuple[Written, ...]:
+        """All of that, where a call is about several sequences."""
+        written = self.writes(state, spec)
+        return () if written is None else (written,)
 
     def value(self, state: State, spec: "Specification") -> str:
         """What a query must answer."""

@@ -29,9 +29,15 @@ class Proposal:
     draw: Callable[[State, "Specification", Chooser], Operation]
     weight: int = 1
     """How often an engine should try it, beside the others."""
+    urgent: bool = False
+    """Whether it comes as often as all others together, whenever it can."""
 
 
 def _no_calls(state: State, spec: "Specification") -> Sequence[Operation]:
+    return ()
+
+
+def _nothing(state: State, seq: int) -> tuple[int, ...]:
     return ()
 
 
@@ -45,6 +51,11 @@ def _none(geometry: Geometry) -> bool:
 
 def _as_it_is(geometry: Geometry, chooser: Chooser | None) -> Geometry:
     return geometry
+
+
+def ungrouped(geometry: Geometry) -> bool:
+    """Whether there is one KV group: in others, capabilities beyond it are not specified."""
+    return geometry.groups is None
 
 
 @frozen(eq=False)
@@ -62,8 +73,9 @@ class Room:
 
     `facts` is the room's initial slice of the state, if it has any, `fold` reacts to events by
     changing the slice and what its holders hold, and `guard` gives the errors that the room adds
-    to operations of any room. `queries` are asked in every full look. `wrong` gives some wrong
-    calls.
+    to operations of any room. `known` gives what stands for the leading tokens of a sequence, as
+    far as they are known (`Cell.token`). `queries` are asked in every full look. `wrong` gives
+    some wrong calls. `weight` says how often an episode should be about the room.
     """
 
     capability: str
@@ -81,6 +93,8 @@ class Room:
     facts: object = None
     fold: Callable[[State, Event, "Specification"], State] | None = None
     guard: Callable[[State, Operation], frozenset[str]] | None = None
+    known: Callable[[State, int], tuple[int, ...]] = _nothing
     queries: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls
     proposals: tuple[Proposal, ...] = ()
+    weight: int = 1
     wrong: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls

@@ -4,7 +4,7 @@
 asks every law, each an independent predicate over the step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
 from attrs import evolve, frozen
@@ -14,6 +14,7 @@ from kvspec.geometry import DEVICE, HOST, Geometry, Place, blocks_for, whole_blo
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Copied, Event, Settled, TableSeen
 from kvspec.kernel.fold import fold, reading
+from kvspec.kernel.generation import WRONG_CALL
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.operation import Expected, Need, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
@@ -31,6 +32,9 @@ def _always(state: State, spec: "Specification") -> bool:
 def _wrong_call(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     room = chooser.pick([room for room in spec.rooms if room.wrong(state, spec)])
     return chooser.pick(room.wrong(state, spec))
+
+
+_WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call)
 
 
 @frozen(eq=False, slots=False)
@@ -89,9 +93,12 @@ class Specification:
         return not self.claims("store")
 
     def free_blocks(self, state: State, place: Place = DEVICE) -> tuple[int, ...]:
-        """The blocks of a place that nobody holds, or only what can be displaced, in order."""
-        held = state.at(place).held
-        return tuple(block for block in state.blocks(place) if block not in held)
+        """The blocks of a place that nobody holds, in order, and last those to be displaced."""
+        occupancy, blocks = state.at(place), state.blocks(place)
+        if not occupancy.keeps:
+            return tuple(block for block in blocks if block not in occupancy.held)
+        plain = [b for b in blocks if b not in occupancy.held and b not in occupancy.keeps]
+        return (*plain, *(b for b in occupancy.keeps if b not in occupancy.held))
 
     def available(self, state: State, place: Place = DEVICE) -> int:
         """How many blocks of a place are free."""
@@ -212,7 +219,7 @@ class Specification:
 
     def foreseen(self, state: State, operation: Operation, answer: Answer) -> State:
         """The state after the history of a success, before anything was looked at."""
-        if answer.kind == "done" and not operation.errors(state, self):
+        if answer.kind == "done" and not self.expect(state, operation).errors:
             for event in operation.history(state, self, answer):
                 state = self._fold(state, event)
         return state
@@ -253,6 +260,17 @@ class Specification:
     @cached_property
     def _views(self) -> tuple[tuple[str, tuple[str, str]], ...]:
         return tuple(view for room in self.rooms for view in room.views.items())
+
+    def cells(self, state: State, seq: int, start: int, stop: int) -> tuple[Cell, ...]:
+        """What the caller writes into the slots of `seq` from `start` to `stop`."""
+        # No more than the pool holds: an allocator that grants an absurd length breaks a law,
+        # and must not make the caller write for ever.
+        stop = min(stop, start + self.most_tokens)
+        known = next((k for room in self.rooms if (k := room.known(state, seq))), ())
+        return tuple(
+            Cell(p, seq, state.clock, known[p] if p < len(known) else None)
+            for p in range(start, stop)
+        )
 
     def queries(self, state: State) -> Iterator[Operation]:
         """What the rooms have asked in a full look, beside tables and counts."""
@@ -310,6 +328,20 @@ class Specification:
             yield from operation.choices(state, self)
         if expected.refused:
             yield Outcome(REFUSED, unchanged)
+            released = self._released_anyway(state, operation)
+            if released is not state:
+                yield Outcome(REFUSED, self.observed(released))
+
+    def _released_anyway(self, state: State, operation: Operation) -> State:
+        """The state that a refusal may leave where what lies before the window goes first."""
+        for seq in state.sequences if self.contract.window_before_refusal else ():
+            for table in state.homes(seq):
+                length, entries = state.sequences[seq].length, state.entries(table)
+                gone = self.released(length, operation.added(seq), table.group)
+                if any(block is not None for block in entries[:gone]):
+                    kept = (*(None for _ in entries[:gone]), *entries[gone:])
+                    state = state.holding(table, kept)
+        return state
 
     def observed(self, state: State) -> Observation:
         """What a full look at an allocator in `state` shows."""
@@ -319,7 +351,7 @@ class Specification:
                 for seq in state.sequences
                 for table, _, _ in self.tables(seq, state)
             },
-            free={place: self.available(state, place) for place, _, _ in self.counts(state)},
+            free={place: self.free_counts(state, place)[-1] for place, _, _ in self.counts(state)},
         )
 
     def result(self, state: State, operation: Operation, outcome: Outcome) -> Outcome:
@@ -331,12 +363,13 @@ class Specification:
         """The operation that a script names by its method."""
         return self.kinds[call.method](**call.fields)
 
-    def proposals(self) -> Iterator[Proposal]:
-        """What engines may try; wrong calls only where the contract says that they raise."""
+    def proposals(self, rooms: Collection[Room] | None = None) -> Iterator[Proposal]:
+        """What engines may try, of all rooms or some; wrong calls only where they raise."""
         for room in self.rooms:
-            yield from room.proposals
+            if rooms is None or room in rooms:
+                yield from room.proposals
         if self.contract.misuse == "raises":
-            yield Proposal("wrong_call", _always, _wrong_call)
+            yield _WRONG_CALL
 
     # ------------------------------------------------------------------ the fold of events
 

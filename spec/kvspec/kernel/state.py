@@ -72,6 +72,13 @@ def table_of(seq: int, group: int = 0, place: Place = DEVICE) -> TableOf:
     return TableOf(seq, group, place=place)
 
 
+@lru_cache(maxsize=4096)
+def _homes(seq: int, places: tuple[Place, ...], resident: bool) -> tuple[TableOf, ...]:
+    return tuple(
+        table_of(seq, group, place if resident else HOST) for group, place in enumerate(places)
+    )
+
+
 @frozen
 class Sequence:
     """The history of one live sequence, in tokens; `written <= length` always.
@@ -147,14 +154,12 @@ class State:
 
     def home(self, seq: int, group: int = 0) -> TableOf:
         """The table that `seq` has in `group`, where the sequence is."""
-        sequence = self.sequences.get(seq)
-        if sequence is None or sequence.resident:
-            return table_of(seq, group, self.places[group])
-        return table_of(seq, group, HOST)
+        return self.homes(seq)[group]
 
     def homes(self, seq: int) -> tuple[TableOf, ...]:
         """The tables that `seq` has where it is, one a group."""
-        return tuple(self.home(seq, group) for group in range(len(self.places)))
+        sequence = self.sequences.get(seq)
+        return _homes(seq, self.places, sequence is None or sequence.resident)
 
     def entries(self, table: TableOf) -> Entries:
         """The entries of a table; empty for one that is not there."""
@@ -178,6 +183,15 @@ class State:
     def blocks(self, place: Place = DEVICE) -> range:
         """The ids of the blocks at `place`."""
         return self.pools.get(place, range(0))
+
+    @cached_property
+    def tiers(self) -> Mapping[str, range]:
+        """The ids of the blocks of each tier: those of its pools are numbered through."""
+        found: dict[str, range] = {}
+        for place, blocks in self.pools.items():
+            other = found.get(place.tier, blocks)
+            found[place.tier] = range(min(other.start, blocks.start), max(other.stop, blocks.stop))
+        return found
 
     def place_of(self, tier: str, block: int) -> Place:
         """Where `block` of a tier lies."""

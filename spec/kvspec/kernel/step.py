@@ -199,6 +199,35 @@ class Step:
         )
 
     @cached_property
+    def needless(self) -> tuple[Copied, ...]:
+        """The copies that no table entry explains, and those that were reported before.
+
+        Where several sequences write one after the other, an entry may go from block to block,
+        each of which is copied to the next; and it may be released in the end.
+        """
+        explained = {(c.before, c.after) for c in self.changes} | self.inherited
+        written, released = set(), set()
+        for table, before, after in self.survivors:
+            indices = self.reserved.get(table)
+            for i, (old, new) in enumerate(zip(before, after, strict=False)):
+                if indices is not None and new is None:
+                    released.add(old)
+                elif indices is not None and i in indices:
+                    written.add(old)
+        needless: list[Copied] = []
+        sources: dict[int, int] = {}
+        reported: set[tuple[int, int]] = set()
+        for copy in self.copies:
+            source = sources.get(copy.source, copy.source)
+            pair = (source, copy.destination)
+            known = pair in explained or source in written & released
+            if not known or pair in reported:
+                needless.append(copy)
+            reported.add(pair)
+            sources[copy.destination] = source
+        return tuple(needless)
+
+    @cached_property
     def adopted(self) -> frozenset[tuple[TableOf, int]]:
         """The entries with a block that a cache kept before, and whose contents they took over."""
         found = set()
@@ -232,6 +261,13 @@ class Step:
     def entered(self) -> Iterator[tuple[TableOf, int]]:
         """The tables that have a block at an entry where it was not before: (table, block)."""
         return ((table, block) for table, _, block in self._new_entries(lambda entries: entries))
+
+    def began_with(self, table: TableOf) -> Entries:
+        """The entries with which a table began the step: what it had, or what its parent had."""
+        parent = self._parents.get(table)
+        if parent is not None:
+            return self.before.entries(parent)
+        return self.before.table(table.seq, table.group)
 
     @cached_property
     def _parents(self) -> Mapping[TableOf, TableOf]:

@@ -11,16 +11,42 @@ from kvspec.kernel.law import Law
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.room import Room
 from kvspec.kernel.specification import Specification
-from kvspec.rooms import admission, attention, core, lease, reservation, sharing, store
+from kvspec.rooms import (
+    admission,
+    attention,
+    batch,
+    core,
+    groups,
+    injection,
+    introspection,
+    lease,
+    prefix,
+    reservation,
+    resize,
+    rollback,
+    sharing,
+    store,
+    swap,
+    window,
+)
 
 ROOMS: tuple[Room, ...] = (
     core.ROOM,
     reservation.ROOM,
     admission.ROOM,
     sharing.ROOM,
+    rollback.ROOM,
+    prefix.ROOM,
+    swap.ROOM,
+    window.ROOM,
     lease.ROOM,
+    batch.ROOM,
+    resize.ROOM,
+    introspection.ROOM,
     store.ROOM,
     attention.ROOM,
+    groups.ROOM,
+    injection.ROOM,
 )
 
 ORDER: tuple[str, ...] = (
@@ -63,6 +89,9 @@ ORDER: tuple[str, ...] = (
 
 CAPABILITIES: tuple[str, ...] = tuple(room.capability for room in ROOMS)
 
+UNPLACED = frozenset({"swap", "window", "batch", "resize", "groups"})
+"""The capabilities that are specified only for blocks which may lie anywhere."""
+
 LAWS: tuple[Law, ...] = tuple(
     sorted((law for room in ROOMS for law in room.laws), key=lambda law: ORDER.index(law.id))
 )
@@ -78,7 +107,7 @@ def specification(
     """The specification of an allocator that claims `capabilities`, `core` among them.
 
     Raises `ValueError` for a geometry that the contract excludes, or that asks for what no
-    room here specifies.
+    room here specifies; and for a contract with a claim that together mean nothing.
     """
     unknown = sorted(set(capabilities) - set(CAPABILITIES))
     if unknown or "core" not in capabilities:
@@ -98,6 +127,11 @@ def specification(
     ]
     if lacking:
         raise ValueError(f"{geometry} asks for {' and '.join(lacking)}, which is not claimed")
+    if contract.placement != "anywhere" and (odd := UNPLACED.intersection(capabilities)):
+        raise ValueError(
+            f"what {' and '.join(sorted(odd))} mean for blocks that are placed "
+            f"{contract.placement} is not specified: claim them with placement anywhere"
+        )
     rooms = tuple(r for r in ROOMS if r.capability in capabilities and r.applies(geometry))
     judged = {room.capability for room in rooms}
     laws = tuple(law for law in LAWS if law.capability in judged)

@@ -26,7 +26,7 @@ from kvspec.kernel.names import plural, sequence_name
 from kvspec.kernel.operation import AnswerShape, Operation, Query, SequenceOperation
 from kvspec.kernel.outcome import DONE, Attended, Heads, Outcome, Probe
 from kvspec.kernel.perturb import other_output, with_attended
-from kvspec.kernel.room import Room
+from kvspec.kernel.room import Room, ungrouped
 from kvspec.kernel.script import Call, call
 from kvspec.kernel.state import Cell, State
 from kvspec.kernel.step import Step
@@ -317,6 +317,7 @@ ROOM = Room(
     attributes=("n_heads", "n_kv_heads", "d_k", "d_v"),
     needs=("store",),
     laws=LAWS,
+    applies=ungrouped,
     operations=(Attend,),
     wrong=_wrong,
 )

@@ -276,5 +276,6 @@ ROOM = Room(
         Proposal("begin_transfer", _can_begin, _begin),
         Proposal("end_transfer", _can_end, _end),
     ),
+    weight=2,
     wrong=_wrong,
 )

@@ -55,6 +55,11 @@ class Fork(Operation):
         """The child."""
         return (self.child,)
 
+    def sensible(self, state: State) -> bool:
+        """All slots of the parent are written: a copy of others would say nothing."""
+        parent = state.sequences.get(self.parent)
+        return parent is None or parent.written == parent.length
+
     def errors(self, state: State, spec: "Specification") -> frozenset[str]:
         """The parent is unknown, or the child's id is in use."""
         unknown = {"UnknownSequence"} if self.parent not in state.sequences else set()
@@ -293,8 +298,7 @@ LAWS = (
 
 
 def _parents(state: State) -> list[int]:
-    """Those whose slots are all written: a copy of others would say nothing."""
-    return [s for s in live(state) if state.sequences[s].written == state.sequences[s].length]
+    return [s for s in live(state) if Fork(s, s).sensible(state)]
 
 
 def _can_fork(state: State, spec: "Specification") -> bool:
@@ -318,5 +322,6 @@ ROOM = Room(
     laws=LAWS,
     operations=(Fork,),
     proposals=(Proposal("fork", _can_fork, _draw_fork, weight=2),),
+    weight=3,
     wrong=_wrong,
 )

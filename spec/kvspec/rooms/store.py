@@ -16,7 +16,7 @@ from kvspec.kernel.names import plural, sequence_name
 from kvspec.kernel.operation import AnswerShape, Operation, SequenceOperation, Values
 from kvspec.kernel.outcome import DONE, Outcome
 from kvspec.kernel.perturb import other_answer
-from kvspec.kernel.room import Room
+from kvspec.kernel.room import Room, ungrouped
 from kvspec.kernel.script import Call, call
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
@@ -114,6 +114,7 @@ ROOM = Room(
     methods=("write", "read"),
     attributes=("width", "dtype"),
     laws=LAWS,
+    applies=ungrouped,
     operations=(WriteOutside,),
     wrong=_wrong,
 )

@@ -4,8 +4,7 @@ import re
 
 from attrs import fields
 
-from kvspec.kernel.names import call_text
-from kvspec.traces.table import as_text, shown
+from kvspec.traces.table import as_text, called, shown
 from kvspec.traces.trace import Trace, TraceStep
 
 _TARGET = re.compile(r"[\w./\\ -]+(:[\w.]+)?")
@@ -51,8 +50,8 @@ def as_pytest(trace: Trace, allocator: str | None = None) -> str:
         f"def test_{re.sub(r'[^a-z0-9]', '_', law.lower())}():",
         "    spec = specification(GEOMETRY, CONTRACT, CAPABILITIES)",
         "    session = Session(load(ALLOCATOR), spec, name=ALLOCATOR)",
-        "    for method, arguments, look in STORY:",
-        "        breaches = session.call(method, look, **arguments)",
+        "    for method, arguments, look, fault in STORY:",
+        "        breaches = session.call(method, look, fault, **arguments)",
         '        assert not breaches, "; ".join(f"{b.law}: {b.because}" for b in breaches)',
     ]
     return "\n".join(lines) + "\n"
@@ -66,4 +65,5 @@ def _in_docstring(text: str) -> str:
 def _line(step: TraceStep) -> str:
     operation = step.operation
     arguments = {f.name: getattr(operation, f.name) for f in fields(type(operation))}
-    return f"({operation.method!r}, {arguments!r}, {step.look!r}),  # {call_text(operation)}"
+    call = f"({operation.method!r}, {arguments!r}, {step.look!r}, {step.fault}),"
+    return f"{call}  # {called(step)}"

@@ -11,6 +11,8 @@ from attrs import evolve, fields, frozen
 
 from kvspec.geometry import Geometry
 from kvspec.kernel.operation import Operation
+from kvspec.rooms import OPERATIONS
+from kvspec.rooms.resize import MOST_TIMES
 from kvspec.traces.trace import TraceStep
 
 
@@ -26,48 +28,105 @@ def size(case: Case) -> tuple[Any, ...]:
     """What the moves make smaller, the most important first."""
     geometry = case.geometry
     operations = [step.operation for step in case.steps]
+    tokens = [_tuple(op, "tokens") for op in operations]
     return (
         len(operations),
         sum(step.wrong for step in case.steps),
         sum(step.fault for step in case.steps),
+        sum(len(_tuple(op, "seqs") or ()) for op in operations),
+        sum(known is not None for known in tokens),
+        sum(getattr(op, "key", None) is not None for op in operations),
+        len(geometry.groups or ()),
         geometry.max_tokens is not None,
+        geometry.window is not None,
+        geometry.num_host_blocks,
         sum(1 for op in operations for _ in _bounds(op)),
         geometry.num_blocks,
         geometry.block_size,
         geometry.max_tokens or 0,
+        geometry.window or 0,
+        [(g.block_size, g.window or 0, g.num_blocks or 0) for g in geometry.groups or ()],
         sum(value for op in operations for _, value in _lengths(op)),
+        sum(value for op in operations for _, value in _sizes(op)),
         sum(value for op in operations for _, value in _bounds(op)),
+        sum(_tuple(op, "num_tokens") is not None for op in operations),
+        sum(sum(known or ()) for known in tokens),
         [[value for _, value in _ids(op)] for op in operations],
     )
 
 
-_IDS = ("seq", "parent", "child", "lease")
+At = tuple[str, int | None]
+"""A field of an operation, or an entry of one that has several."""
 
 
-def _ids(operation: Operation) -> list[tuple[str, int]]:
-    """The sequences and leases that it names, by field."""
-    names = [f.name for f in fields(type(operation)) if f.name in _IDS]
-    return [(name, getattr(operation, name)) for name in names]
-
-
-def _lengths(operation: Operation) -> Iterator[tuple[str, int]]:
+def _values(operation: Operation, *names: str) -> Iterator[tuple[At, Any]]:
+    """What an operation has in the fields of these names, entry by entry."""
     for f in fields(type(operation)):
-        value = getattr(operation, f.name)
-        if f.name in ("num_tokens", "start") and type(value) is int and value > 0:
-            yield f.name, value
+        if f.name in names:
+            value = getattr(operation, f.name)
+            if isinstance(value, tuple):
+                yield from (((f.name, k), entry) for k, entry in enumerate(value))
+            else:
+                yield (f.name, None), value
 
 
-def _bounds(operation: Operation) -> Iterator[tuple[str, int]]:
-    limit = getattr(operation, "limit", None)
-    if type(limit) is int:
-        yield "limit", limit
+def _ids(operation: Operation) -> list[tuple[At, int]]:
+    """The sequences and leases that it names."""
+    return list(_values(operation, "seq", "parent", "child", "lease", "seqs"))
 
 
-def _changed(case: Case, i: int, name: str, value: object) -> Case:
-    """The case with one field of one operation changed."""
-    operation = evolve(case.steps[i].operation, **{name: value})
-    step = evolve(case.steps[i], operation=operation)
-    return evolve(case, steps=(*case.steps[:i], step, *case.steps[i + 1 :]))
+def _lengths(operation: Operation) -> Iterator[tuple[At, int]]:
+    """Lengths in tokens; that of the tokens themselves is one of them."""
+    for at, value in _values(operation, "num_tokens", "start"):
+        if type(value) is int and value > 0:
+            yield at, value
+    if tokens := _tuple(operation, "tokens"):
+        yield ("tokens", None), len(tokens)
+
+
+def _bounds(operation: Operation) -> Iterator[tuple[At, int]]:
+    return (pair for pair in _values(operation, "limit") if type(pair[1]) is int)
+
+
+def _sizes(operation: Operation) -> Iterator[tuple[At, int]]:
+    """Sizes of the pool in blocks."""
+    return (pair for pair in _values(operation, "num_blocks") if type(pair[1]) is int)
+
+
+def _tuple(operation: Operation, name: str) -> tuple[Any, ...] | None:
+    """What a field holds, if that is several."""
+    value = getattr(operation, name, None)
+    return value if isinstance(value, tuple) else None
+
+
+def _with(operation: Operation, **changes: Any) -> Operation:
+    """The operation with some fields changed, which it has."""
+    return evolve(operation, **changes)
+
+
+def _operation(method: str, **its: Any) -> Operation:
+    return OPERATIONS[method](**its)
+
+
+def _changed(case: Case, i: int, at: At, value: object) -> Case:
+    """The case with one field of one operation changed; tokens have another length then."""
+    operation, (name, entry) = case.steps[i].operation, at
+    old = _tuple(operation, name)
+    if old is not None and entry is not None:
+        value = (*old[:entry], value, *old[entry + 1 :])
+    elif old is not None and type(value) is int:
+        value = (*old[:value], *[0] * (value - len(old)))
+    return _made(case, i, evolve(operation, **{name: value}))
+
+
+def _made(case: Case, i: int, operation: Operation) -> Case:
+    """The case with another operation."""
+    return _stepped(case, i, evolve(case.steps[i], operation=operation))
+
+
+def _stepped(case: Case, i: int, *steps: TraceStep) -> Case:
+    """The case with other steps for one."""
+    return evolve(case, steps=(*case.steps[:i], *steps, *case.steps[i + 1 :]))
 
 
 def _without(case: Case, start: int, stop: int) -> Case:
@@ -79,16 +138,28 @@ def _without(case: Case, start: int, stop: int) -> Case:
 
 def moves(case: Case) -> Iterator[Case]:
     """The cases that one move away may be smaller, the boldest moves first."""
+    for move in _moves(case):
+        most = MOST_TIMES * move.geometry.num_blocks
+        if all(value <= most for s in move.steps for _, value in _sizes(s.operation)):
+            yield move
+
+
+def _moves(case: Case) -> Iterator[Case]:
     yield from _drop(case)
+    yield from _lower_fault(case)
+    yield from _fewer_members(case)
     yield from _merge(case)
     yield from _join(case)
     yield from _drop_and_raise(case)
+    yield from _plainer_calls(case)
+    yield from _plainer_geometry(case)
     yield from _lower_max_tokens(case)
     yield from _fewer_blocks(case)
     yield from _smaller_blocks(case)
     yield from _lower(case)
     yield from _lower_two(case)
     yield from _set_right(case)
+    yield from _plainer_tokens(case)
     yield from _rename(case)
     yield from _exchange(case)
 
@@ -102,20 +173,72 @@ def _drop(case: Case) -> Iterator[Case]:
         length = length // 2 if length > 4 else length - 1
 
 
+def _lower_fault(case: Case) -> Iterator[Case]:
+    """A call is not made to fail, or at an earlier checkpoint: perhaps as it has less to do."""
+    for i, step in enumerate(case.steps):
+        for fault in range(step.fault):
+            earlier = _stepped(case, i, evolve(step, fault=fault))
+            yield earlier
+            for at, value in _lengths(step.operation):
+                for by in range(1, min(value, case.geometry.block_size) + 1):
+                    yield _changed(earlier, i, at, value - by)
+
+
+def _fewer_members(case: Case) -> Iterator[Case]:
+    """A batch has a sequence less, one number for all, or is the call that it stands for."""
+    for i, step in enumerate(case.steps):
+        operation, seqs = step.operation, _tuple(step.operation, "seqs")
+        if seqs is None:
+            continue
+        numbers = _tuple(operation, "num_tokens")
+        for k in range(max(len(seqs), len(numbers or ()))):
+            fewer = _with(operation, seqs=seqs[:k] + seqs[k + 1 :])
+            if numbers is not None:
+                fewer = _with(fewer, num_tokens=numbers[:k] + numbers[k + 1 :])
+            yield _made(case, i, fewer)
+        for number in dict.fromkeys(numbers or ()):
+            yield _made(case, i, _with(operation, num_tokens=number))
+        if len(seqs) == 1 and not step.wrong:
+            number = next((value for _, value in _values(operation, "num_tokens")), 0)
+            yield _made(case, i, _operation("append", seq=seqs[0], num_tokens=number))
+
+
 def _merge(case: Case) -> Iterator[Case]:
-    """A sequence grows once instead of twice, where it grew or started first."""
+    """Sequences grow once instead of twice, where they grew or started first."""
     for j, later in enumerate(case.steps):
         for i in range(j - 1, -1, -1):
             earlier = case.steps[i].operation
-            if later.operation.method == "append" and earlier.touched == later.operation.touched:
-                if earlier.method in ("allocate", "append"):
-                    total = _tokens(earlier) + _tokens(later.operation)
-                    yield _without(_changed(case, i, "num_tokens", total), j, j + 1)
-                break
+            if earlier.touched == later.operation.touched:
+                merged = _merged(earlier, later.operation)
+                if merged is not None:
+                    yield _without(_made(case, i, merged), j, j + 1)
+                if later.operation.method in _GROWING:
+                    break
 
 
-def _tokens(operation: Operation) -> int:
-    return dict(_lengths(operation)).get("num_tokens", 0)
+_GROWING = {
+    "append": ("allocate", "append"),
+    "append_tokens": ("allocate_prompt", "append_tokens"),
+    "append_batch": ("append_batch",),
+}
+"""What makes sequences longer, and what that can be one call with."""
+
+
+def _merged(earlier: Operation, later: Operation) -> Operation | None:
+    """One call instead of two, if there is one."""
+    if earlier.method not in _GROWING.get(later.method, ()):
+        return None
+    if later.method == "append_tokens":
+        tokens = (*(_tuple(earlier, "tokens") or ()), *(_tuple(later, "tokens") or ()))
+        return _with(earlier, tokens=tokens)
+    if later.method == "append":
+        return _with(earlier, num_tokens=_number(earlier) + _number(later))
+    seqs = _tuple(earlier, "seqs") or ()
+    return _with(earlier, num_tokens=tuple(earlier.added(s) + later.added(s) for s in seqs))
+
+
+def _number(operation: Operation) -> int:
+    return dict(_lengths(operation)).get(("num_tokens", None), 0)
 
 
 def _join(case: Case) -> Iterator[Case]:
@@ -140,9 +263,54 @@ def _drop_and_raise(case: Case) -> Iterator[Case]:
     for i in range(len(case.steps)):
         fewer = _without(case, i, i + 1)
         for j, step in enumerate(fewer.steps):
-            for name, value in _lengths(step.operation):
-                yield _changed(fewer, j, name, value + case.geometry.block_size)
-                yield _changed(fewer, j, name, case.geometry.capacity + 1)
+            for at, value in _lengths(step.operation):
+                yield _changed(fewer, j, at, value + case.geometry.block_size)
+                yield _changed(fewer, j, at, case.geometry.capacity + 1)
+
+
+_PLAIN = {"allocate_prompt": "allocate", "append_tokens": "append"}
+"""The calls of the core that do the same with tokens of which nothing is known."""
+
+
+def _plainer_calls(case: Case) -> Iterator[Case]:
+    """Tokens are not told, or under no key."""
+    keyed = [i for i, step in enumerate(case.steps) if _key(step.operation) is not None]
+    for some in (keyed, *([i] for i in keyed)):
+        plain = case
+        for i in some:
+            plain = _changed(plain, i, ("key", None), None)
+        yield plain
+    for i, step in enumerate(case.steps):
+        tokens = _tuple(step.operation, "tokens")
+        if tokens is not None and step.operation.method in _PLAIN:
+            seq, method = step.operation.touched[0], _PLAIN[step.operation.method]
+            yield _made(case, i, _operation(method, seq=seq, num_tokens=len(tokens)))
+
+
+def _key(operation: Operation) -> object:
+    return getattr(operation, "key", None)
+
+
+def _plainer_geometry(case: Case) -> Iterator[Case]:
+    """Fewer groups, or plainer ones; a smaller window, or none; fewer host blocks."""
+    geometry = case.geometry
+    groups = geometry.groups or ()
+    plainer = [None, groups[:-1]] if len(groups) > 1 else [None] if groups else []
+    for k, group in enumerate(groups):
+        others = [
+            *(evolve(group, window=w) for w in (None, *range(1, group.window or 0))),
+            *(evolve(group, num_blocks=n) for n in (None, *range(1, group.num_blocks or 0))),
+            *(evolve(group, block_size=n) for n in range(1, group.block_size) if k),
+        ]
+        plainer += [(*groups[:k], other, *groups[k + 1 :]) for other in others]
+    for fewer in plainer:
+        yield evolve(case, geometry=evolve(geometry, groups=fewer))
+    if geometry.window is not None:
+        for window in (None, *range(1, geometry.window)):
+            yield evolve(case, geometry=evolve(geometry, window=window))
+    swaps = any(step.operation.capability == "swap" for step in case.steps)
+    for host in range(int(swaps), geometry.num_host_blocks):
+        yield evolve(case, geometry=evolve(geometry, num_host_blocks=host))
 
 
 def _lower_max_tokens(case: Case) -> Iterator[Case]:
@@ -152,9 +320,9 @@ def _lower_max_tokens(case: Case) -> Iterator[Case]:
         yield smaller
         # What reached the limit must reach the lower one.
         for i, step in enumerate(case.steps):
-            for name, value in _lengths(step.operation):
+            for at, value in _lengths(step.operation):
                 if lower is not None and most is not None and value > most - lower:
-                    yield _changed(smaller, i, name, value - most + lower)
+                    yield _changed(smaller, i, at, value - most + lower)
 
 
 def _fewer_blocks(case: Case) -> Iterator[Case]:
@@ -163,51 +331,74 @@ def _fewer_blocks(case: Case) -> Iterator[Case]:
     for fewer in range(1, geometry.num_blocks):
         smaller = evolve(case, geometry=evolve(geometry, num_blocks=fewer))
         yield smaller
-        lost = (geometry.num_blocks - fewer) * geometry.block_size
+        less = geometry.num_blocks - fewer
+        shifted = smaller
         for i, step in enumerate(case.steps):
-            yield _without(smaller, i, i + 1)
-            for name, value in _lengths(step.operation):
+            for at, value in _sizes(step.operation):
+                if value > less:
+                    shifted = _changed(shifted, i, at, value - less)
+        if shifted is not smaller:
+            yield shifted
+        lost = less * geometry.block_size
+        for i, step in enumerate(case.steps):
+            yield _without(shifted, i, i + 1)
+            for at, value in _lengths(step.operation):
                 if value >= lost:
-                    yield _changed(smaller, i, name, value - lost)
+                    yield _changed(shifted, i, at, value - lost)
 
 
 def _smaller_blocks(case: Case) -> Iterator[Case]:
     """Lengths stay, or are as many whole blocks, with a rest where there was one."""
     for less in range(1, case.geometry.block_size):
-        yield evolve(case, geometry=evolve(case.geometry, block_size=less))
+        yield evolve(case, geometry=_with_blocks(case.geometry, less))
         for rest in (less, less - 1):
             yield _scaled(case, less, rest)
 
 
+def _with_blocks(geometry: Geometry, block_size: int) -> Geometry:
+    """The geometry with blocks of another size, in the first group."""
+    groups = geometry.groups
+    if groups is not None:
+        groups = (evolve(groups[0], block_size=block_size), *groups[1:])
+    return evolve(geometry, block_size=block_size, groups=groups)
+
+
 def _scaled(case: Case, less: int, rest: int) -> Case:
-    old, most = case.geometry.block_size, case.geometry.max_tokens
+    geometry = case.geometry
+    old, most, window = geometry.block_size, geometry.max_tokens, geometry.window
 
     def scaled(tokens: int) -> int:
         return tokens // old * less + min(tokens % old, rest)
 
-    bound = None if most is None else max(1, scaled(most))
     for i, step in enumerate(case.steps):
-        for name, value in [*_lengths(step.operation), *_bounds(step.operation)]:
-            case = _changed(case, i, name, scaled(value))
-    return evolve(case, geometry=evolve(case.geometry, block_size=less, max_tokens=bound))
+        for at, value in [*_lengths(step.operation), *_bounds(step.operation)]:
+            case = _changed(case, i, at, scaled(value))
+    smaller = evolve(
+        _with_blocks(geometry, less),
+        max_tokens=None if most is None else max(1, scaled(most)),
+        window=None if window is None else max(1, scaled(window)),
+    )
+    return evolve(case, geometry=smaller)
 
 
 def _lower(case: Case) -> Iterator[Case]:
-    """One length or bound is lowered, or the bound goes."""
+    """One length, size or bound is lowered, or the bound goes."""
     for i, step in enumerate(case.steps):
-        for name, _ in _bounds(step.operation):
-            yield _changed(case, i, name, None)
-        for name, value in [*_lengths(step.operation), *_bounds(step.operation)]:
-            yield from (_changed(case, i, name, lower) for lower in _lower_values(value))
+        for at, _ in _bounds(step.operation):
+            yield _changed(case, i, at, None)
+        operation = step.operation
+        for at, value in [*_lengths(operation), *_sizes(operation), *_bounds(operation)]:
+            yield from (_changed(case, i, at, lower) for lower in _lower_values(value))
 
 
 def _set_right(case: Case) -> Iterator[Case]:
     """A wrong call becomes a right one of another length: a wrong one may distract."""
     for i, step in enumerate(case.steps):
-        if step.wrong and hasattr(step.operation, "num_tokens"):
-            for value in (0, 1):
-                right = evolve(_changed(case, i, "num_tokens", value).steps[i], wrong=False)
-                yield evolve(case, steps=(*case.steps[:i], right, *case.steps[i + 1 :]))
+        for name in ("num_tokens", "num_blocks"):
+            if step.wrong and hasattr(step.operation, name):
+                for value in (0, 1):
+                    right = evolve(step.operation, **{name: value})
+                    yield _stepped(case, i, evolve(step, operation=right, wrong=False))
 
 
 def _lower_values(value: int) -> Iterator[int]:
@@ -225,11 +416,29 @@ def _lower_values(value: int) -> Iterator[int]:
 def _lower_two(case: Case) -> Iterator[Case]:
     """Two lengths are lowered together, where the one only made room for the other."""
     lengths = [(i, *at) for i, step in enumerate(case.steps) for at in _lengths(step.operation)]
-    for i, name, value in lengths:
-        for j, other, more in lengths:
+    for k, (i, at, value) in enumerate(lengths):
+        for j, other, more in lengths[:k]:
             for by in range(1, min(value, more, case.geometry.block_size) + 1):
-                if j < i:
-                    yield _changed(_changed(case, i, name, value - by), j, other, more - by)
+                yield _changed(_changed(case, i, at, value - by), j, other, more - by)
+
+
+def _plainer_tokens(case: Case) -> Iterator[Case]:
+    """All tokens are one and the same, those of one call, or one; or they are 0, 1, 2 ..."""
+    known = [i for i, step in enumerate(case.steps) if _tuple(step.operation, "tokens")]
+    for some in (known, *([i] for i in known)):
+        plain = case
+        for i in some:
+            tokens = _tuple(case.steps[i].operation, "tokens") or ()
+            plain = _changed(plain, i, ("tokens", None), (0,) * len(tokens))
+        yield plain
+    names: dict[int, int] = {}
+    renamed = case
+    for i in known:
+        for at, token in _values(case.steps[i].operation, "tokens"):
+            if token:
+                yield _changed(case, i, at, 0)
+            renamed = _changed(renamed, i, at, names.setdefault(token, len(names)))
+    yield renamed
 
 
 def _rename(case: Case) -> Iterator[Case]:
@@ -238,9 +447,9 @@ def _rename(case: Case) -> Iterator[Case]:
     leases: dict[int, int] = {}
     renamed = case
     for i, step in enumerate(case.steps):
-        for name, value in _ids(step.operation):
-            names = leases if name == "lease" else seqs
-            renamed = _changed(renamed, i, name, names.setdefault(value, len(names)))
+        for at, value in _ids(step.operation):
+            names = leases if at[0] == "lease" else seqs
+            renamed = _changed(renamed, i, at, names.setdefault(value, len(names)))
     yield renamed
 
 
@@ -248,10 +457,11 @@ def _exchange(case: Case) -> Iterator[Case]:
     """From some step on, two sequences or two leases have changed places."""
     ids = [(i, *named) for i, step in enumerate(case.steps) for named in _ids(step.operation)]
     for start, kind, later in ids:
-        alike = [(i, name, id_) for i, name, id_ in ids if (name == "lease") == (kind == "lease")]
+        leases = kind[0] == "lease"
+        alike = [(i, at, id_) for i, at, id_ in ids if (at[0] == "lease") == leases]
         for earlier in sorted({id_ for _, _, id_ in alike if id_ < later}):
             names, exchanged = {earlier: later, later: earlier}, case
-            for i, name, id_ in alike:
+            for i, at, id_ in alike:
                 if i >= start:
-                    exchanged = _changed(exchanged, i, name, names.get(id_, id_))
+                    exchanged = _changed(exchanged, i, at, names.get(id_, id_))
             yield exchanged

@@ -45,8 +45,10 @@ def _answer(step: Step) -> str:
         said = {"raised": "raises ", "injected": "fails at "}
         return said.get(answer.kind, "") + answer.value
     parts = [answer.value] if answer.value else []
+    several = len(step.operation.touched) > 1
     for seq in step.operation.touched:
         if seq in step.after.sequences:
+            parts += [sequence_name(seq)] if several else []
             for table in step.after.homes(seq):
                 if table in step.seen.tables:
                     tier = "" if table.place.tier == "device" else f"{table.place.tier} "
@@ -56,12 +58,17 @@ def _answer(step: Step) -> str:
 
 
 def _owners(state: State, block: int) -> str:
-    """Who has the block: letters for tables, `~` in flight, `*` in the cache, `.` for nobody."""
-    occupancy = state.at(state.place_of("device", block))
+    """Who has the block: letters for tables, `~` in flight, `*` in the cache, `.` for nobody.
+
+    Nothing where the pool has been resized, and there is no such block.
+    """
+    place = state.place_of("device", block)
+    occupancy = state.at(place)
     seqs = dict.fromkeys(holder.seq for holder in occupancy.users.get(block, ()))
     name = "+".join(sequence_name(seq) for seq in seqs)
     name += "~" if block in occupancy.pins else ""
-    return name + ("*" if block in occupancy.keeps else "") or "."
+    name += "*" if block in occupancy.keeps else ""
+    return name or ("." if block in state.blocks(place) else "")
 
 
 def _side_by_side(states: list[State], blocks: range) -> list[str]:
@@ -73,7 +80,7 @@ def _side_by_side(states: list[State], blocks: range) -> list[str]:
 
 def _by_runs(state: State, blocks: range) -> str:
     """Who has which blocks, as runs of ids: `0-3:A 4:A+B`; `.` where nobody has any."""
-    held = [block for block in blocks if _owners(state, block) != "."]
+    held = [block for block in blocks if _owners(state, block) not in (".", "")]
     runs = []
     for owner, group in groupby(
         enumerate(held), lambda pair: (_owners(state, pair[1]), pair[1] - pair[0])
@@ -96,7 +103,7 @@ class _Steps:
     def _table(self, most: int) -> Table:
         trace, steps = self.trace, believed(self.trace)
         states, blocks = [step.after for step in steps], _all_blocks(trace)
-        calls = [_called(step) for step in trace.steps]
+        calls = [called(step) for step in trace.steps]
         answers = [shown(_answer(step)) for step in steps]
         counts = [" ".join(map(str, step.seen.free.values())) for step in steps]
         mark = f"<- {shown(trace.law)}" if trace.law else ""
@@ -130,7 +137,8 @@ class _Steps:
         return table
 
 
-def _called(step: TraceStep) -> str:
+def called(step: TraceStep) -> str:
+    """The call as it is shown, and the checkpoint at which it was made to fail."""
     fault = f" failing at checkpoint {step.fault}" if step.fault else ""
     return call_text(step.operation) + fault
 

@@ -25,11 +25,12 @@ from kvspec.interface import Copy
 from kvspec.kernel.generation import LAST_ID
 from kvspec.kernel.law import Breach
 from kvspec.kernel.operation import Operation
-from kvspec.kernel.outcome import FULL, Look, Outcome
+from kvspec.kernel.outcome import FULL, Asked, Look, Outcome
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, TableOf, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import OPERATIONS, specification
+from kvspec.rooms.resize import MOST_TIMES, Resize
 
 FORMAT = 2
 """The version of the format; a reader refuses a later one."""
@@ -272,6 +273,9 @@ def _converter() -> Converter:
     return converter
 
 
+# The two modules know each other, so that cattrs would not find the name.
+attrs.resolve_types(Asked, localns={"Operation": Operation})
+
 CONVERTER = _converter()
 
 
@@ -341,6 +345,10 @@ def from_json(text: str) -> Trace:
             raise ValueError(f"{min(foreign)} is a call of a capability that is not claimed")
         if trace.geometry.capacity > MOST_TOKENS:
             raise ValueError(f"its pool holds more than {MOST_TOKENS} tokens")
+        sizes = [s.operation.num_blocks for s in trace.steps if isinstance(s.operation, Resize)]
+        most = MOST_TIMES * trace.geometry.num_blocks
+        if any(type(size) is int and size > most for size in sizes):
+            raise ValueError(f"it makes the pool larger than {most} blocks")
     except Exception as error:  # whatever cattrs or a validator says of it
         raise TraceError(f"it is no whole trace: {reason(error)}") from None
     return trace

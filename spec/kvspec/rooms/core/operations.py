@@ -17,20 +17,10 @@ from kvspec.kernel.operation import (
     whole,
 )
 from kvspec.kernel.outcome import DONE, Answer, Observation, Outcome
-from kvspec.kernel.state import Cell, State
+from kvspec.kernel.state import State
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
-
-
-def cells(
-    seq: int, start: int, num_tokens: Any, state: State, spec: "Specification"
-) -> tuple[Cell, ...]:
-    """What the caller writes into the slots from `start` on, of tokens that nobody was told."""
-    # No more than the pool holds: an allocator that grants an absurd length breaks a law,
-    # and must not make the caller write for ever.
-    stop = start + min(whole(num_tokens) or 0, spec.most_tokens)
-    return tuple(Cell(p, seq, state.clock) for p in range(start, stop))
 
 
 @frozen
@@ -100,7 +90,7 @@ class Allocate(SequenceOperation):
 
     def writes(self, state: State, spec: "Specification") -> Written:
         """All that was reserved."""
-        return Written(self.seq, 0, cells(self.seq, 0, self.num_tokens, state, spec))
+        return Written(self.seq, 0, spec.cells(state, self.seq, 0, whole(self.num_tokens) or 0))
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """Any free blocks, as many as the reservation allows, where the placement allows."""
@@ -165,9 +155,10 @@ class Append(SequenceOperation):
 
     def writes(self, state: State, spec: "Specification") -> Written:
         """All that was not written before, up to the new length."""
-        sequence = state.sequences[self.seq]
-        start, more = sequence.written, sequence.length + (whole(self.num_tokens) or 0)
-        return Written(self.seq, start, cells(self.seq, start, more - start, state, spec))
+        sequence, added = state.sequences[self.seq], whole(self.num_tokens) or 0
+        start = sequence.written
+        stop = sequence.length + added if added else start
+        return Written(self.seq, start, spec.cells(state, self.seq, start, stop))
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """Any free blocks; for each entry written into, each way of getting it alone."""

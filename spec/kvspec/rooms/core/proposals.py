@@ -52,6 +52,15 @@ def _free(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return Free(chooser.pick(tuple(state.sequences)))
 
 
+def _free_large(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """One of the two that have most blocks: the others would not make much room."""
+
+    def blocks(seq: int) -> int:
+        return sum(len(state.entries(table)) for table in state.homes(seq))
+
+    return Free(chooser.pick(sorted(live(state), key=blocks)[-2:]))
+
+
 def _again(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     assert isinstance(state.refused, Operation)  # `possible` has seen to it
     return state.refused
@@ -72,7 +81,7 @@ def wrong(state: State, spec: "Specification") -> list[Operation]:
 
 
 def _full(state: State, spec: "Specification") -> bool:
-    return bool(state.sequences) and spec.available(state) == 0
+    return spec.available(state) == 0 and bool(live(state))
 
 
 def _some_sequence(state: State, spec: "Specification") -> bool:
@@ -88,6 +97,6 @@ PROPOSALS = (
     Proposal("append", some_live, _append, weight=3),
     Proposal("free", _some_sequence, _free, weight=2),
     # A full pool refuses all that is interesting, and would stay full most of the time.
-    Proposal("make_room", _full, _free, weight=5),
+    Proposal("make_room", _full, _free_large, urgent=True),
     Proposal("again", _was_refused, _again),
 )

@@ -65,16 +65,11 @@ def _needless_copy(step: Step) -> str | None:
             )
     if step.spec.contract.relocates or step.operation.tiers != ("device", "device"):
         return None
-    explained = {(c.before, c.after) for c in step.changes} | step.inherited
-    reported: set[tuple[int, int]] = set()
-    for copy in step.copies:
-        pair = (copy.source, copy.destination)
-        if pair not in explained or pair in reported:
-            return (
-                f"a copy of block {copy.source} to block {copy.destination} was reported, "
-                "but no table entry went from the one to the other."
-            )
-        reported.add(pair)
+    for copy in step.needless:
+        return (
+            f"a copy of block {copy.source} to block {copy.destination} was reported, "
+            "but no table entry went from the one to the other."
+        )
     return None
 
 
@@ -130,7 +125,7 @@ def _bounded_waste(step: Step) -> str | None:
 def _wasteful(step: Step, table: TableOf) -> str | None:
     spec, size, group = step.spec, step.spec.block_size(table), table.group
     sequence, was = step.after.sequences[table.seq], step.before.sequences.get(table.seq)
-    entries, held = step.after.entries(table), len(step.before.table(table.seq, group))
+    entries, held = step.after.entries(table), len(step.began_with(table))
     reserved, length = len(entries) * size, sequence.length
     past: History = spec.past(sequence, held, group)
     least, bound = spec.least(past, group), spec.most_waste(past, group)

@@ -1,0 +1,40 @@
+"""The room of prefix caching: full blocks of known tokens are published, and found again."""
+
+from kvspec.geometry import Geometry
+from kvspec.kernel.room import Room
+from kvspec.rooms.prefix.facts import Facts, fold, known
+from kvspec.rooms.prefix.laws import LAWS
+from kvspec.rooms.prefix.operations import (
+    AllocatePrompt,
+    AppendTokens,
+    Lookup,
+    MarkWritten,
+    ResetCache,
+)
+from kvspec.rooms.prefix.proposals import PROPOSALS, queries, wrong
+
+
+def _ungrouped(geometry: Geometry) -> bool:
+    return geometry.groups is None
+
+
+ROOM = Room(
+    capability="prefix",
+    methods=(
+        "allocate_prompt",
+        "append_tokens",
+        "mark_written",
+        "lookup",
+        "reset_prefix_cache",
+    ),
+    laws=LAWS,
+    operations=(AllocatePrompt, AppendTokens, MarkWritten, Lookup, ResetCache),
+    applies=_ungrouped,
+    facts=Facts(),
+    fold=fold,
+    known=known,
+    queries=queries,
+    proposals=PROPOSALS,
+    weight=4,
+    wrong=wrong,
+)

@@ -1,0 +1,321 @@
+"""The facts of the room: what each sequence may publish, and what each block has been published as.
+
+Nobody sees into an allocator's index, so what *must* be found is told from what *may* be found.
+Several blocks may have the same contents, of which only one need be findable; when one of them is
+lost, the others are doubtful until a lookup has found them.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import evolve, field, frozen
+
+from kvspec.geometry import DEVICE
+from kvspec.kernel.events import (
+    Cloned,
+    Ended,
+    Event,
+    Inherited,
+    Moved,
+    Rewound,
+    Settled,
+    Started,
+)
+from kvspec.kernel.state import Holder, State
+from kvspec.rooms.prefix.identity import Contents, Tokens, chain, key_name, marks
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+_MOST_LOST = 4
+"""So many contents that were lost are remembered, to be asked for again."""
+
+
+@frozen(cache_hash=True)
+class CacheOf(Holder):
+    """The prefix cache: it holds the blocks that must be found, and can be displaced."""
+
+    pins: ClassVar[bool] = False
+
+
+@frozen(cache_hash=True)
+class DoubtfulCache(Holder):
+    """The part of the prefix cache that may be found, and need not be."""
+
+    pins: ClassVar[bool] = False
+    doubtful: ClassVar[bool] = True
+
+
+@frozen
+class Author:
+    """What one live sequence may publish: its leading known tokens, under its key.
+
+    `mark` is the length up to which it has published, and `publishes` is false once the cache was
+    reset under it. One that was not `prompted` has no key, so what it publishes is doubtful.
+    """
+
+    tokens: Tokens = ()
+    key: Any = None
+    mark: int = 0
+    publishes: bool = True
+    prompted: bool = False
+
+    @property
+    def name(self) -> str:
+        """The key, by type and value."""
+        return key_name(self.key)
+
+
+@frozen
+class Facts:
+    """Who may publish what, which block was published as what, and since when it has no user.
+
+    `stamps` says by block in which step its last holder let go of it.
+    """
+
+    authors: Mapping[int, Author] = field(factory=dict)
+    published: Mapping[int, Contents] = field(factory=dict)
+    doubtful: frozenset[Contents] = frozenset()
+    stamps: Mapping[int, int] = field(factory=dict)
+    lost: tuple[Contents, ...] = ()
+
+    def blocks_of(self, contents: Contents) -> list[int]:
+        """The blocks that were published with these contents, oldest first."""
+        return [block for block, found in self.published.items() if found == contents]
+
+    def losing(self, block: int) -> "Facts":
+        """The facts once the contents of `block` are gone."""
+        contents = self.published[block]
+        left = {b: c for b, c in self.published.items() if b != block}
+        others = contents in left.values()
+        return evolve(
+            self,
+            published=left,
+            doubtful=self.doubtful | {contents} if others else self.doubtful - {contents},
+            stamps={b: stamp for b, stamp in self.stamps.items() if b != block},
+            lost=self.lost if others else self._lost(contents),
+        )
+
+    def _lost(self, *contents: Contents) -> tuple[Contents, ...]:
+        return tuple(dict.fromkeys((*self.lost, *contents)))[-_MOST_LOST:]
+
+    def forgetting(self) -> "Facts":
+        """The facts after a reset: nothing is cached, and who lives publishes nothing any more."""
+        authors = {seq: evolve(author, publishes=False) for seq, author in self.authors.items()}
+        return Facts(authors=authors, lost=self._lost(*dict.fromkeys(self.published.values())))
+
+    def evicted_first(self, block: int) -> tuple[int, int, int]:
+        """Orders cached blocks as they are given up: longest without a user, tail before head."""
+        never = 2**62
+        return self.stamps.get(block, never), self.published[block].last_first, block
+
+
+def facts_of(state: State) -> Facts:
+    """The room's slice of the state."""
+    facts = state.slices["prefix"]
+    assert isinstance(facts, Facts)
+    return facts
+
+
+def known(state: State, seq: int) -> tuple[int, ...]:
+    """What stands for the known tokens of a sequence, position by position."""
+    author = facts_of(state).authors.get(seq)
+    return () if author is None or not author.tokens else marks(author.tokens, author.name)
+
+
+# ------------------------------------------------------------------------------ the events
+
+
+@frozen
+class Prompted(Event):
+    """A sequence that has just started was given all its tokens, and a key."""
+
+    seq: int
+    tokens: Tokens
+    key: Any
+
+
+@frozen
+class Told(Event):
+    """A sequence is about to grow by tokens that are known."""
+
+    seq: int
+    tokens: Tokens
+
+
+@frozen
+class Marked(Event):
+    """A sequence published its full blocks up to `num_tokens`."""
+
+    seq: int
+    num_tokens: int
+
+
+@frozen
+class Looked(Event):
+    """A lookup of these tokens found `num_tokens` of them."""
+
+    tokens: Tokens
+    key: Any
+    num_tokens: int
+
+
+@frozen
+class Reset(Event):
+    """All cached contents were forgotten."""
+
+
+def fold(state: State, event: Event, spec: "Specification") -> State:
+    """The state after an event: the slice, and what the two holders hold."""
+    if isinstance(event, Settled):
+        return _settled(state, event.before, spec)
+    facts = facts_of(state)
+    after = _folded(facts, state, event, spec)
+    return state if after is facts else state.with_slice("prefix", after)
+
+
+def _folded(facts: Facts, state: State, event: Event, spec: "Specification") -> Facts:
+    match event:
+        case Started(seq):
+            return _with_author(facts, seq, Author())
+        case Prompted(seq, tokens, key):
+            return _with_author(facts, seq, Author(tokens, key, prompted=True))
+        case Told(seq, tokens):
+            author = facts.authors[seq]
+            if len(author.tokens) < state.sequences[seq].length:
+                return facts  # what is before is unknown, and so the contents are
+            return _with_author(facts, seq, evolve(author, tokens=author.tokens + tokens))
+        case Cloned(parent, child):
+            return _with_author(facts, child, facts.authors[parent])
+        case Ended(seq):
+            left = {s: author for s, author in facts.authors.items() if s != seq}
+            return evolve(facts, authors=left)
+        case Rewound(seq, length):
+            author = facts.authors[seq]
+            mark = min(author.mark, length)
+            return _with_author(
+                facts, seq, evolve(author, tokens=author.tokens[:length], mark=mark)
+            )
+        case Inherited(seq, num_tokens):
+            mark = max(facts.authors[seq].mark, num_tokens)
+            return _with_author(facts, seq, evolve(facts.authors[seq], mark=mark))
+        case Moved(seq):
+            return _with_author(facts, seq, evolve(facts.authors[seq], mark=0))
+        case Marked(seq, num_tokens):
+            return _published(facts, state, seq, num_tokens, spec)
+        case Looked(tokens, key, num_tokens):
+            return _decided(facts, tokens, key, num_tokens, spec)
+        case Reset():
+            return facts.forgetting()
+        case _:
+            return facts
+
+
+def _with_author(facts: Facts, seq: int, author: Author) -> Facts:
+    return evolve(facts, authors={**facts.authors, seq: author})
+
+
+def _published(
+    facts: Facts, state: State, seq: int, num_tokens: int, spec: "Specification"
+) -> Facts:
+    """The full blocks up to there are published, if their tokens are known and they are there."""
+    author, size, table = facts.authors[seq], spec.geometry.block_size, state.table(seq)
+    if num_tokens <= author.mark:
+        return facts
+    published, doubtful = dict(facts.published), set(facts.doubtful)
+    if author.publishes:
+        known = chain(author.tokens[:num_tokens], author.key, size)
+        for i, contents in enumerate(known):
+            block = table[i] if i < len(table) else None
+            if block is not None and i >= author.mark // size:
+                new = contents not in published.values()
+                published[block] = contents
+                if author.prompted:
+                    doubtful.discard(contents)
+                elif new:
+                    doubtful.add(contents)
+    facts = _with_author(facts, seq, evolve(author, mark=num_tokens))
+    return evolve(facts, published=published, doubtful=frozenset(doubtful))
+
+
+def _decided(
+    facts: Facts, tokens: Tokens, key: Any, num_tokens: int, spec: "Specification"
+) -> Facts:
+    """What was doubtful is known by what a lookup found, if it asks for block after block."""
+    if spec.geometry.window is not None:
+        return facts
+    run = list(chain(tokens, key, spec.geometry.block_size))
+    found = num_tokens // spec.geometry.block_size
+    if not spec.contract.forgets:
+        facts = evolve(facts, doubtful=facts.doubtful - set(run[:found]))
+    for contents in run[found : found + 1]:
+        if contents in facts.doubtful or spec.contract.forgets:
+            for block in facts.blocks_of(contents):
+                facts = facts.losing(block)
+    return facts
+
+
+# ------------------------------------------------------------------------------ the whole step
+
+
+def _settled(state: State, before: State, spec: "Specification") -> State:
+    """What was handed out, written over or cut off is lost; and who has no user since when."""
+    facts = facts_of(state)
+    same = state.sequences is before.sequences and state.holds is before.holds
+    if same and facts is facts_of(before) and state.pools is before.pools:
+        return state
+    for block in _gone(facts, state, before, spec):
+        facts = facts.losing(block)
+    held = state.at().held
+    stamps = {
+        block: facts.stamps.get(block, state.clock)
+        for block in facts.published
+        if block not in held
+    }
+    facts = evolve(facts, stamps=stamps)
+    in_order = sorted(facts.published, key=facts.evicted_first)
+    doubtful = [
+        b for b in in_order if spec.contract.forgets or facts.published[b] in facts.doubtful
+    ]
+    certain = tuple(block for block in in_order if block not in doubtful)
+    holds = {**state.holds, CacheOf(): certain, DoubtfulCache(): tuple(doubtful)}
+    return state.having(holds=holds).with_slice("prefix", facts)
+
+
+def _gone(facts: Facts, state: State, before: State, spec: "Specification") -> list[int]:
+    """The blocks whose published contents this step ended."""
+    size, blocks, stays = spec.geometry.block_size, state.blocks(), _staying(state, before)
+    gone = {block for block in facts.published if block not in blocks}
+    for seq, sequence in state.sequences.items():
+        if not sequence.resident:
+            continue
+        table, was = state.table(seq), before.table(seq)
+        author = facts.authors[seq]
+        own = list(chain(author.tokens[: author.mark], author.key, size))
+        for i, block in enumerate(table):
+            if block not in facts.published or block is None or block in stays:
+                continue
+            # Handed out: it is where it was not, and not for the contents that it has.
+            if facts.published[block] not in own[i : i + 1]:
+                gone.add(block)
+        old = before.sequences.get(seq)
+        if old is not None and old.resident and sequence.length > old.length:
+            # Written over: the sequence goes on in the middle of a block that it has published.
+            last = (sequence.length - 1) // size
+            for block, same in zip(
+                table[old.length // size : last + 1], was[old.length // size :], strict=False
+            ):
+                if block is not None and block == same and block in facts.published:
+                    gone.add(block)
+    return sorted(gone)
+
+
+def _staying(state: State, before: State) -> set[int]:
+    """The blocks that some holder had before, and still has at the same entry."""
+    return {
+        block
+        for holder, entries in state.holds.items()
+        if holder.pins and holder.place == DEVICE
+        for block, was in zip(entries, before.holds.get(holder, ()), strict=False)
+        if block is not None and block == was
+    }

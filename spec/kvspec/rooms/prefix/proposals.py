@@ -1,0 +1,196 @@
+"""What an engine may try with the prefix cache.
+
+Tokens and keys come from tiny alphabets, so that prompts collide, share their first blocks, and
+differ in the last token before a boundary, or in the key alone.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.generation import (
+    length_near_boundary,
+    live,
+    new_ids,
+    room_for_another,
+    some_live,
+)
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.room import Proposal
+from kvspec.kernel.state import State
+from kvspec.rooms.prefix.facts import facts_of
+from kvspec.rooms.prefix.identity import Tokens, key_name
+from kvspec.rooms.prefix.operations import (
+    AllocatePrompt,
+    AppendTokens,
+    Lookup,
+    MarkWritten,
+    ResetCache,
+)
+
+if TYPE_CHECKING:
+    from kvspec.kernel.specification import Specification
+
+KEYS: tuple[Any, ...] = (None, 0, "0", False, ("0",))
+"""Some are equal in Python, or as texts, or hidden in one another; as keys they all differ."""
+
+_MOST_TOKENS = 64
+"""Longer prompts show nothing new, and make traces hard to read."""
+
+
+def _known(state: State) -> list[tuple[Tokens, Any]]:
+    """The prompts that are worth asking for: live ones, published ones, and some that were lost."""
+    facts = facts_of(state)
+    prompts: list[tuple[Tokens, Any]] = [
+        (author.tokens, author.key) for author in facts.authors.values() if author.tokens
+    ]
+    prompts += [(contents.tokens, contents.key) for contents in facts.published.values()]
+    prompts += [(contents.tokens, contents.key) for contents in facts.lost]
+    longest: list[tuple[Tokens, Any]] = []
+    for tokens, key in sorted(prompts, key=lambda prompt: -len(prompt[0])):
+        if not any(o[: len(tokens)] == tokens and _same(k, key) for o, k in longest):
+            longest.append((tokens, key))
+    return longest
+
+
+def _same(key: Any, other: Any) -> bool:
+    return key_name(key) == key_name(other)
+
+
+def queries(state: State, spec: "Specification") -> Sequence[Operation]:
+    """Lookups of two of the known prompts, in turn, and of one of them under another key."""
+    known = _known(state)
+    if not known:
+        return ()
+    asked: list[Operation] = [
+        Lookup(*known[(2 * state.clock + i) % len(known)]) for i in range(min(2, len(known)))
+    ]
+    tokens, key = known[state.clock % len(known)]
+    others = [other for other in KEYS if not _same(other, key)]
+    return [*asked, Lookup(tokens, others[state.clock % len(others)])]
+
+
+def _prompt(state: State, chooser: Chooser, length: int) -> tuple[Tokens, Any]:
+    """A prompt of that length: mostly one that is known, now and then with one token changed."""
+    known = _known(state)
+    tokens, key = chooser.pick(known) if known else ((), None)
+    if known and chooser.integer(0, 5) == 0:
+        key = chooser.pick(KEYS)
+    prompt = list(tokens[:length])
+    while len(prompt) < length:
+        prompt.append(chooser.integer(0, 1))
+    if prompt and chooser.integer(0, 4) == 0:
+        at = chooser.integer(0, len(prompt) - 1, near=(0, len(prompt) - 1))
+        prompt[at] = 1 - min(1, prompt[at])
+    return tuple(prompt), key
+
+
+def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    known, size = _known(state), spec.geometry.block_size
+    most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
+    if known and chooser.integer(0, 3):
+        # Just at, and just beyond, what might be a hit.
+        length = len(chooser.pick(known)[0]) + chooser.pick((1, 1, 0, size, size + 1))
+    else:
+        # At least one whole block, where there is room for it: less can never be found again.
+        blocks = min(chooser.pick((1, 2, 1, 3)), spec.available(state) + chooser.pick((0, 0, 0, 1)))
+        near = [n for n in (blocks * size, blocks * size - size + 1) if 0 <= n <= most]
+        length = chooser.integer(0, min(most, 2 * size), near=near * (2 * size))
+    if spec.contract.misuse == "callers_duty":
+        length = min(length, most)
+    tokens, key = _prompt(state, chooser, min(length, most + 1))
+    if not known:
+        key = chooser.pick(KEYS)
+    return AllocatePrompt(chooser.pick(new_ids(state)), tokens, key)
+
+
+def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    authors = facts_of(state).authors
+    known = [s for s in live(state) if len(authors[s].tokens) == state.sequences[s].length]
+    seq = chooser.pick((*live(state), *known * 3))
+    sequence, author = state.sequences[seq], authors[seq]
+    bounds = [sequence.limit, spec.geometry.max_tokens, sequence.length + _MOST_TOKENS]
+    count = length_near_boundary(spec, state, chooser, sequence.length, bounds)
+    go_on = [
+        tokens[len(author.tokens) :]
+        for tokens, key in _known(state)
+        if tokens[: len(author.tokens)] == author.tokens and _same(key, author.key)
+    ]
+    follow = chooser.pick((*go_on, ()))[:count]
+    more = (chooser.integer(0, 1) for _ in range(count - len(follow)))
+    return AppendTokens(seq, (*follow, *more))
+
+
+def _unmarked(state: State) -> list[int]:
+    """Those on the device with unmarked slots, also where there is nothing to publish."""
+    authors = facts_of(state).authors
+    return [s for s in live(state) if authors[s].mark < state.sequences[s].length]
+
+
+def _publishing(state: State, spec: "Specification") -> list[int]:
+    """Those that would publish a block if they were marked now."""
+    authors, size = facts_of(state).authors, spec.geometry.block_size
+    return [s for s in _unmarked(state) if authors[s].mark // size < len(authors[s].tokens) // size]
+
+
+def _can_mark(state: State, spec: "Specification") -> bool:
+    return bool(_unmarked(state))
+
+
+def _can_publish(state: State, spec: "Specification") -> bool:
+    return bool(_publishing(state, spec))
+
+
+def _publish(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    seq = chooser.pick(_publishing(state, spec))
+    length, size = state.sequences[seq].length, spec.geometry.block_size
+    whole = length // size * size
+    return MarkWritten(seq, chooser.pick((length, length, length, whole, max(0, whole - 1))))
+
+
+def _mark(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    seq = chooser.pick((*live(state), *_unmarked(state)))
+    length, mark = state.sequences[seq].length, facts_of(state).authors[seq].mark
+    near = [n for n in (length, mark + 1, mark) if n <= length]
+    return MarkWritten(seq, chooser.integer(0, length, near=near))
+
+
+def _worth_asking(state: State, spec: "Specification") -> bool:
+    return bool(_known(state))
+
+
+def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    tokens = chooser.pick(_known(state))[0]
+    longer = len(tokens) + chooser.pick((0, 0, 1, spec.geometry.block_size))
+    return Lookup(*_prompt(state, chooser, chooser.pick((len(tokens), longer))))
+
+
+def _something_cached(state: State, spec: "Specification") -> bool:
+    return bool(facts_of(state).published)
+
+
+def _reset(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return ResetCache()
+
+
+def wrong(state: State, spec: "Specification") -> list[Operation]:
+    """Unknown ids, an id in use, marks that are none, lengths beyond their bounds."""
+    unknown = new_ids(state)[0]
+    calls: list[Operation] = [AppendTokens(unknown, (0,)), MarkWritten(unknown, 0)]
+    for seq in live(state)[-1:]:
+        length, most = state.sequences[seq].length, spec.geometry.max_tokens
+        calls += [AllocatePrompt(seq, (0,)), MarkWritten(seq, length + 1)]
+        calls += [MarkWritten(seq, odd) for odd in (-1, 1.5, None)]
+        if most is not None and most <= _MOST_TOKENS:
+            calls += [AppendTokens(seq, (0,) * (most - length + 1))]
+    return calls
+
+
+PROPOSALS = (
+    Proposal("allocate_prompt", room_for_another, _allocate, weight=5),
+    Proposal("append_tokens", some_live, _append, weight=2),
+    Proposal("mark_written", _can_mark, _mark),
+    Proposal("publish", _can_publish, _publish, weight=8),
+    Proposal("lookup", _worth_asking, _ask),
+    Proposal("reset_prefix_cache", _something_cached, _reset),
+)

@@ -1,0 +1,92 @@
+"""What a tool said of an obligation and of its broken twins, as values and as a table."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attrs import asdict, field, frozen
+from rich.table import Table
+
+TITLES = {
+    "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
+    "steps": "CrossHair, one operation: at most three blocks a sequence",
+    "axioms": "z3, the axioms: checked in one small pool, trusted beyond",
+    "operations": "z3, one operation: any number of blocks and sequences",
+}
+"""The parts of a run, in order, with how far each goes."""
+
+
+@frozen
+class Refutation:
+    """What was said of a broken twin; `verdict` is in the tool's own words.
+
+    `counterexample` is where the twin's claim fails. `meets` says that the obligation itself, run
+    on the same numbers, meets its preconditions and its claim there.
+    """
+
+    exchange: str
+    verdict: str
+    refuted: bool
+    counterexample: str = ""
+    meets: bool = False
+
+
+@frozen
+class Result:
+    """What was said of one obligation; `verdict` is in the tool's own words.
+
+    `confirmed` says that the verdict is the one that is asked for. `witness` is a case which the
+    obligation is about, without which it would say nothing. `details` are the parts of the
+    claim with the verdict on each, where there are several.
+    """
+
+    part: str
+    name: str
+    statement: str
+    verdict: str
+    confirmed: bool
+    witness: str
+    seconds: float
+    twins: tuple[Refutation, ...] = ()
+    details: dict[str, str] = field(factory=dict)
+    needs_twins: bool = True
+
+    @property
+    def problem(self) -> str:
+        """Why this shows nothing; empty if all is as it must be."""
+        if not self.confirmed:
+            return f"not confirmed: {self.verdict}"
+        for twin in self.twins:
+            if not twin.refuted:
+                return f"the broken twin {twin.exchange} is not refuted: {twin.verdict}"
+        if self.needs_twins and not self.twins:
+            return "it has no broken twin"
+        return "" if self.witness else "no case is known that meets the preconditions"
+
+
+def as_data(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """The results as JSON has them, each with its problem."""
+    return [{**asdict(result), "problem": result.problem} for result in results]
+
+
+def tables(results: Sequence[Result]) -> list[Table]:
+    """One table a part of the run: each obligation with its verdict, its twins and its time."""
+    shown = []
+    for part, title in TITLES.items():
+        of_part = [result for result in results if result.part == part]
+        if not of_part:
+            continue
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column("obligation", no_wrap=True)
+        table.add_column("verdict")
+        table.add_column("twins refuted", justify="right", no_wrap=True)
+        table.add_column("seconds", justify="right", no_wrap=True)
+        for result in of_part:
+            refuted = sum(twin.refuted for twin in result.twins)
+            table.add_row(
+                result.name,
+                result.problem or result.verdict,
+                f"{refuted} of {len(result.twins)}" if result.twins else "",
+                f"{result.seconds:.2f}",
+            )
+        shown.append(table)
+    return shown
