@@ -5,13 +5,15 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from attrs import evolve
 
 from kvspec import Geometry, OutOfBlocks, UnsupportedGeometry
 
 pytest.importorskip("torch", reason="torch is an extra")
 pytest.importorskip("transformers", reason="transformers is an extra")
 
-from kvimpls.adapters.hf_transformers import PagedCache
+from kvimpls.adapters.hf_transformers import FalliblePagedCache, PagedCache
+from kvspec.suite.check import check_allocator
 
 GEOMETRY = Geometry(6, 4)
 FIRST = PagedCache.contract.first_block
@@ -157,3 +159,41 @@ except ModuleNotFoundError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "not found\n"
+
+
+@pytest.mark.parametrize("num_tokens", [1, 8, 24])
+def test_a_failing_source_of_blocks_leaves_everything_as_it_was(num_tokens: int) -> None:
+    """Whichever of the engine's own calls fails, the table and the count are those of before."""
+    calls: list[str] = []
+    failing = 0
+
+    def checkpoint(point: str) -> None:
+        calls.append(point)
+        if len(calls) == failing:
+            raise RuntimeError(point)
+
+    cache = FalliblePagedCache(GEOMETRY, checkpoint=checkpoint)
+    cache.allocate(0, num_tokens)
+    reached, before = len(calls), cache.num_free_blocks()
+    assert reached >= 2
+    cache.free(0)
+    for number in range(1, reached + 1):
+        calls.clear()
+        failing = number
+        with pytest.raises(RuntimeError):
+            cache.allocate(0, num_tokens)
+        assert cache.num_free_blocks() == GEOMETRY.num_blocks
+    failing = 0
+    cache.allocate(0, num_tokens)
+    assert cache.num_free_blocks() == before
+
+
+def test_a_fork_whose_source_of_blocks_fails_keeps_the_counts_that_it_raised() -> None:
+    """The engine's fork is not claimed under injection, and this is why."""
+    contract = evolve(FalliblePagedCache.contract, capabilities=("core", "sharing", "injection"))
+    report = check_allocator(FalliblePagedCache, contract=contract)
+    assert report.trace is not None
+    assert report.trace.law == "conservation"
+    methods = [step.operation.method for step in report.trace.steps]
+    assert methods == ["allocate", "fork", "free"]
+    assert [step.fault for step in report.trace.steps] == [0, 1, 0]

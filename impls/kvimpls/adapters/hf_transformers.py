@@ -6,12 +6,15 @@ on the CPU. `PagedCache` does what the engine's scheduler does around each call,
 that it follows. It checks nothing and repairs nothing: a fault of the engine comes through.
 """
 
+from collections.abc import Callable
 from functools import cache
 from math import gcd
 from threading import Lock
+from typing import Any
 from unittest.mock import patch
 
 import torch
+from attrs import evolve
 from transformers import PreTrainedConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import cache as engine
@@ -177,3 +180,36 @@ class PagedCache:
         """The free bytes that the engine counts, in blocks."""
         free_bytes = self.cache.compute_free_capacity(relative=False)
         return int(free_bytes) // self.allocator.bytes_per_block
+
+
+class FalliblePagedCache(PagedCache):
+    """The same cache, whose own source of blocks may fail: core and injection.
+
+    The checkpoint sits in front of `CachePool.allocate_sector` and `CachePool.get_free_blocks`,
+    from which all blocks of the engine come. Sharing is left out: `CacheAllocator.fork_blocks`
+    raises the counts of the shared blocks before it takes those for the rest, and does not lower
+    them again where that fails.
+    """
+
+    contract = evolve(PagedCache.contract, capabilities=("core", "injection"))
+
+    def __init__(
+        self, geometry: Geometry, *, checkpoint: Callable[[str], object] | None = None
+    ) -> None:
+        super().__init__(geometry)
+        if checkpoint is not None:
+            pool = self.cache.pool
+            for name in ("allocate_sector", "get_free_blocks"):
+                setattr(pool, name, _failing_at(checkpoint, name, getattr(pool, name)))
+
+
+def _failing_at(
+    checkpoint: Callable[[str], object], name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`function`, that reaches the checkpoint first."""
+
+    def checked(*arguments: Any) -> Any:
+        checkpoint(name)
+        return function(*arguments)
+
+    return checked

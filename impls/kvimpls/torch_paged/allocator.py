@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from kvimpls.torch_paged.blocks import BlockPool
 from kvimpls.torch_paged.caching import Caching
 from kvimpls.torch_paged.journal import Journal
 from kvimpls.torch_paged.store import Heads, Store
-from kvspec import AllocatorError, Copy, Geometry, InvalidLength, OutOfBlocks
+from kvspec import AllocatorError, Contract, Copy, Geometry, InvalidLength, OutOfBlocks
 
 
 class TorchPaged(Caching):
@@ -41,6 +41,8 @@ class TorchPaged(Caching):
     >>> pool.attend(7, [[0]]).item(), pool.attend(8, [[0]]).item()  # means of the values
     (20.0, 25.0)
     """
+
+    contract: ClassVar[Contract] = Contract(order="lru")
 
     def __init__(
         self,

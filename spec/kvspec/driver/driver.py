@@ -96,7 +96,7 @@ def rows_of(allocator: Any, spec: Specification, timeout: float) -> Rows:
     def attributes() -> Rows:
         width, dtype, slots = allocator.width, allocator.dtype, spec.most_tokens
         if attends:
-            return HeadRows(width, dtype, slots, allocator, attention.span(spec.geometry))
+            return HeadRows(width, dtype, slots, allocator, spec.geometry)
         return Rows(width, dtype, slots)
 
     def checked() -> Rows:
@@ -364,15 +364,13 @@ class Driver:
         live = tuple(after.sequences)
         asked = {*self.spec.concerned(after, operation, TOUCHED), *_one_in_turn(live, before.clock)}
         for seq in [seq for seq in live if seq in asked]:
-            sequence = after.sequences[seq]
-            if not sequence.resident:
-                continue
+            sequence, geometry = after.sequences[seq], self.spec.geometry
             cells = sequence.cells
             if seq in new:
                 cells = cells[: new[seq].start] + new[seq].cells
-            if not cells:
+            shown = seen.tables.get(after.home(seq), after.table(seq))
+            if not sequence.resident or not attention.all_there(len(cells), shown, geometry):
                 continue
-            geometry = self.spec.geometry
             position, query = attention.probing(cells, before.clock, geometry, rows.heads)
             name = f"attend({sequence_name(seq)}, a query along position {position})"
             output = self._ask(name, oddities, partial(self._output, seq, query, rows))

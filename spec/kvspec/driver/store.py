@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvspec.driver.values import Nonsense, shown, whole_number
+from kvspec.geometry import Geometry
 from kvspec.kernel.outcome import Heads
 from kvspec.kernel.state import Cell
-from kvspec.rooms.attention import row, tag_bits
+from kvspec.rooms.attention import row_of, tag_bits
 
 _LEAST_BITS = 16
 """Rows must tell at least so many bits of cells apart."""
@@ -138,7 +139,9 @@ class HeadRows(Rows):
     where a row does not tell 32 bits of cells apart.
     """
 
-    def __init__(self, width: object, dtype: object, slots: int, allocator: Any, span: int) -> None:
+    def __init__(
+        self, width: object, dtype: object, slots: int, allocator: Any, geometry: Geometry
+    ) -> None:
         super().__init__(width, dtype, slots)
         shape = {
             name: whole_number(getattr(allocator, name), f"the attribute {name}")
@@ -163,11 +166,11 @@ class HeadRows(Rows):
                 f"{shape['d_v']} values of 4 bits tells {bits} bits of contents apart, and the "
                 f"suite needs {_LEAST_HEAD_BITS}: widen the store"
             )
-        self._span = span
+        self._geometry = geometry
         self._most = max(2**_LEAST_BITS, 4 * slots)
 
     def _new_row(self, cell: Cell) -> tuple[float, ...]:
-        new = row(cell.position, cell.operation, self._span, self.heads)
+        new = row_of(cell, self._geometry, self.heads)
         self._rows[cell], self._cells[new] = new, cell
         return new
 

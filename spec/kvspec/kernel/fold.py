@@ -58,12 +58,8 @@ def fold(state: State, event: Event, geometry: Geometry) -> State:
             moved_there = evolve(state.sequences[seq], tier=tier)
             return _without_tables(state, seq).with_sequence(seq, moved_there)
         case Resized(place, blocks):
-            left_there = {
-                at: cells
-                for at, cells in state.contents.items()
-                if at[0] != place or at[1] in blocks
-            }
-            return state.having(pools={**state.pools, place: blocks}, contents=left_there)
+            # What was in a block that has gone may still be copied to where its table is now.
+            return state.having(pools={**state.pools, place: blocks})
         case _:
             return state
 

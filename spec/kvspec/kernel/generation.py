@@ -99,7 +99,7 @@ def length_near_boundary(
     if chooser.pick((False, False, False, True)):
         most = bound + (spec.contract.misuse == "raises")
         edges = (most_fits - size, most_fits, most_fits + 1, bound, most)
-        return chooser.pick([n for n in edges if 1 <= n <= most] or [0])
+        return chooser.pick([n for n in dict.fromkeys(edges) if 1 <= n <= most] or [0])
     near = [n for n in (1, spare, spare + 1, spare + size) if 1 <= n <= bound]
     return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
 
@@ -107,7 +107,7 @@ def length_near_boundary(
 def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geometry:
     """A small geometry that the contract can be built with, and of interest to the rooms."""
     allowed = contract.geometries
-    sizes = allowed.block_sizes or (2, 1, 3, 4)
+    sizes = allowed.block_sizes or (2, 3, 4, 2, 4, 1)
     low = allowed.min_blocks
     most = allowed.max_blocks or max(low, 12)
     counts = [n for n in (6, 8, 4, 12, 10, 7, 5, 3, 2, 1) if low <= n <= most] or [low]

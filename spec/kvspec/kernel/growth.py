@@ -185,7 +185,10 @@ def _grow(
     holdings = spec.holdings(_grown(state, spec, table, num_tokens), table.group)
     written = list(written_into(state, spec, table, num_tokens))
     ways = list(product(*(_ways(state, spec, table, i, block) for i, block in written)))
+    # Nothing that is cached is given up as long as the windows have let go of other blocks.
+    keeps = state.at(table.place).keeps
     free_here = [*spec.free_blocks(state, table.place), *back[table.place]]
+    free_here.sort(key=keeps.__contains__)
     for growth_ in sorted({max(0, n - len(entries)) for n in holdings}):
         for more in _more(state, spec, growth_, kept, [b for b in free_here if b not in taken]):
             for chosen in ways:

@@ -218,11 +218,20 @@ class Specification:
         return expect(operation, state, self)
 
     def foreseen(self, state: State, operation: Operation, answer: Answer) -> State:
-        """The state after the history of a success, before anything was looked at."""
-        if answer.kind == "done" and not self.expect(state, operation).errors:
-            for event in operation.history(state, self, answer):
+        """The state after what the caller wrote first and the history of a success, unseen yet."""
+        if not self.expect(state, operation).errors:
+            for event in self._beginning(state, operation, answer.kind == "done", answer):
                 state = self._fold(state, event)
         return state
+
+    def _beginning(
+        self, state: State, operation: Operation, done: bool, answer: Answer
+    ) -> Iterator[Event]:
+        """The events before the tables are looked at; what is written first stays in any case."""
+        if operation.writes_first:
+            yield from operation.all_writes(state, self)
+        if done:
+            yield from operation.history(state, self, answer)
 
     def concerned(self, state: State, operation: Operation, look: Look) -> tuple[int, ...]:
         """The sequences whose tables must be looked at after `operation`.
@@ -284,8 +293,8 @@ class Specification:
             expected = evolve(expected, injected=True)
         done = answer.kind == "done" and not (expected.errors or expected.injected)
         events: list[Event] = []
-        if done:
-            events += operation.history(state, self, answer)
+        if not expected.errors:
+            events += self._beginning(state, operation, done, answer)
         events += (TableSeen(table, e) for table, e in outcome.observation.tables.items())
         source, to = operation.tiers
         events += (

@@ -202,11 +202,17 @@ class Step:
     def needless(self) -> tuple[Copied, ...]:
         """The copies that no table entry explains, and those that were reported before.
 
-        Where several sequences write one after the other, an entry may go from block to block,
-        each of which is copied to the next; and it may be released in the end.
+        Where several sequences write one after the other, an entry may go from block to block
+        before it comes to rest, and may be released in the end: so what is copied may be a copy.
         """
+        if not self.copies:
+            return ()
         explained = {(c.before, c.after) for c in self.changes} | self.inherited
-        written, released = set(), set()
+        went: dict[int, set[int]] = {}
+        for old, new in explained:
+            went.setdefault(new, {new}).add(old)
+        written: set[int | None] = set()
+        released: set[int | None] = set()
         for table, before, after in self.survivors:
             indices = self.reserved.get(table)
             for i, (old, new) in enumerate(zip(before, after, strict=False)):
@@ -215,16 +221,14 @@ class Step:
                 elif indices is not None and i in indices:
                     written.add(old)
         needless: list[Copied] = []
-        sources: dict[int, int] = {}
-        reported: set[tuple[int, int]] = set()
+        filled: set[int] = set()
         for copy in self.copies:
-            source = sources.get(copy.source, copy.source)
-            pair = (source, copy.destination)
-            known = pair in explained or source in written & released
-            if not known or pair in reported:
+            origins = went.get(copy.source, {copy.source})
+            known = any((origin, copy.destination) in explained for origin in origins)
+            passing = copy.source in written & released
+            if not (passing or (known and copy.destination not in filled)):
                 needless.append(copy)
-            reported.add(pair)
-            sources[copy.destination] = source
+            filled.add(copy.destination)
         return tuple(needless)
 
     @cached_property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, frozen
 
-from kvspec.geometry import Geometry, first_in_window
+from kvspec.geometry import Geometry, blocks_for, first_in_window, table_index
 from kvspec.kernel.generation import live, new_ids
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import plural, sequence_name
@@ -28,7 +28,7 @@ from kvspec.kernel.outcome import DONE, Attended, Heads, Outcome, Probe
 from kvspec.kernel.perturb import other_output, with_attended
 from kvspec.kernel.room import Room, ungrouped
 from kvspec.kernel.script import Call, call
-from kvspec.kernel.state import Cell, State
+from kvspec.kernel.state import Cell, Entries, State
 from kvspec.kernel.step import Step
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ _START = 0x3C6EF372FE94F82B
 
 _VALUE_BITS = 4
 """A value is one of the 16 multiples of 1/8 from -1 on."""
+
+_WRITERS = 16
+"""Sequences whose ids differ by a multiple of this are not told apart within one call."""
 
 _MOST_EXCUSES = 2**14
 """So many wrong attentions are tried, to say which one it was."""
@@ -63,24 +66,31 @@ def tag_bits(heads: Heads) -> int:
 
 
 @lru_cache(maxsize=8192)
-def row(position: int, operation: int, span: int, heads: Heads) -> Numbers:
+def row(position: int, operation: int, span: int, heads: Heads, writer: int = 0) -> Numbers:
     """The row of what was written at `position` by the operation numbered so: keys, then values.
 
     No two of the last `2 ** tag_bits(heads)` are equal, with positions below `span`: the first
-    word is a permutation of the cell's number. All of it is exact in float16.
+    word is a permutation of the cell's number, in which those that one call writes for several
+    sequences are told apart by the last bits of their ids. All of it is exact in float16.
 
     >>> row(0, 7, 8, Heads(1, 1, 4, 2, 11))
     (1.0, -1.0, -1.0, -1.0, 0.375, -1.0)
     """
     signs = heads.n_kv_heads * heads.d_k
     values = heads.n_kv_heads * heads.d_v
-    number, bits = operation * span + position, tag_bits(heads)
+    number = (operation * span + position) * _WRITERS + writer % _WRITERS
+    bits = tag_bits(heads)
     digits = _mixed(number + _START, bits)
     for word in range(1, -(-(signs + _VALUE_BITS * values) // _WORD)):
         digits |= _mixed(number + (word + 1) * _START, _WORD) << (word * _WORD)
     keys = (1.0 if digits >> i & 1 else -1.0 for i in range(signs))
     eighths = (digits >> (signs + _VALUE_BITS * i) & 15 for i in range(values))
     return (*keys, *((eighth - 8) / 8 for eighth in eighths))
+
+
+def row_of(cell: Cell, geometry: Geometry, heads: Heads) -> Numbers:
+    """The row of one cell."""
+    return row(cell.position, cell.operation, span(geometry), heads, cell.writer)
 
 
 def _mixed(number: int, bits: int) -> int:
@@ -106,7 +116,7 @@ def probing(
     cell = cells[position]
     if cell is None:  # what is there is nobody's: any query will do
         cell = Cell(position, 0, 0)
-    keys, d_k = row(cell.position, cell.operation, span(geometry), heads), heads.d_k
+    keys, d_k = row_of(cell, geometry, heads), heads.d_k
     gain = 2.0 ** -((d_k.bit_length() - 1) // 2)
     group = heads.n_heads // heads.n_kv_heads
     query: list[float] = []
@@ -156,12 +166,22 @@ class Attend(SequenceOperation):
 # ------------------------------------------------------------------------------ the law
 
 
+def all_there(written: int, entries: Entries, geometry: Geometry) -> bool:
+    """Whether something is written, and the blocks that the last written position sees are there.
+
+    Those of a sequence that has reserved more than it has written may lie before its window.
+    """
+    size = geometry.block_size
+    first = table_index(first_in_window(written, geometry.window), size)
+    return written > 0 and None not in entries[first : blocks_for(written, size)]
+
+
 def _attended(step: Step) -> Iterator[tuple[int, Attended, list[Numbers], int]]:
     """Each sequence that was asked, with the rows that it must see, and where they begin."""
     geometry = step.spec.geometry
     for seq, attended in step.seen.attended.items():
         sequence = step.after.sequences.get(seq)
-        if sequence is not None and sequence.cells:
+        if sequence is not None and all_there(sequence.written, step.after.table(seq), geometry):
             first = first_in_window(sequence.written, geometry.window)
             cells = sequence.cells[first:]
             yield seq, attended, _rows(cells, geometry, attended.heads), first
@@ -169,7 +189,7 @@ def _attended(step: Step) -> Iterator[tuple[int, Attended, list[Numbers], int]]:
 
 def _rows(cells: Sequence[Cell | None], geometry: Geometry, heads: Heads) -> list[Numbers]:
     # What is in the window was written by somebody, or else read-back has said so.
-    return [row(c.position, c.operation, span(geometry), heads) for c in cells if c is not None]
+    return [row_of(cell, geometry, heads) for cell in cells if cell is not None]
 
 
 def _something_attended(step: Step) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, field, frozen
 
 from kvspec.geometry import Geometry, Place
+from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event, Written
 from kvspec.kernel.generation import HUGE, length_near_boundary, live, new_ids, some_live
@@ -130,14 +131,18 @@ class AppendBatch(Operation):
         )
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
-        """What the loop may come to, each once, up to the names of free blocks."""
+        """What the loop may come to, each once, up to the names of free blocks.
+
+        A copy of a copy may as well be one of the original, since what is written comes later.
+        """
         free = {place: frozenset(spec.free_blocks(state, place)) for place in state.places}
         known = set()
         for answer, tables in _loop(state, spec, tuple(zip(self.seqs, self.numbers, strict=True))):
-            name = _unnamed(answer, tables, free)
+            first = Answer("done", copies=_of_originals(answer.copies))
+            name = _unnamed(first, tables, free)
             if name not in known:
                 known.add(name)
-                yield spec.result(state, self, Outcome(answer, Observation(tables=tables)))
+                yield spec.result(state, self, Outcome(first, Observation(tables=tables)))
 
     def renamed(self, names: Mapping[int, int]) -> Operation:
         """The same call for other ids."""
@@ -188,6 +193,14 @@ def _loop(
         for further, rest in _loop(after, spec, tuple(later)):
             copies = (*answer.copies, *further.copies)
             yield Answer("done", copies=copies), {**tables, **rest}
+
+
+def _of_originals(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
+    """The same copies, of what those are copies of which are copied again."""
+    sources: dict[int, int] = {}
+    for source, to in copies:
+        sources[to] = sources.get(source, source)
+    return tuple(Copy(sources[to], to) for _, to in copies)
 
 
 def _unnamed(

@@ -177,6 +177,14 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
     return spec.operation(call("allocate", seq=chooser.pick(new_ids(state)), num_tokens=tokens))
 
 
+def _may_ask(state: State, spec: "Specification") -> bool:
+    return spec.claims("admission")
+
+
+def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return spec.operation(call("can_allocate", num_tokens=_tight(state, spec, chooser, 0)))
+
+
 def _some(state: State, spec: "Specification") -> bool:
     return bool(live(state))
 
@@ -204,7 +212,7 @@ def _grouped(geometry: Geometry) -> bool:
 
 
 def _with_groups(geometry: Geometry, chooser: Chooser | None) -> Geometry:
-    """A second group with a smaller pool of its own; drawn, two or three in a part of them.
+    """A second group with a smaller pool of its own; drawn, in half of them two or three groups.
 
     The window of the geometry, if it has one, is then that of one group.
     """
@@ -215,14 +223,14 @@ def _with_groups(geometry: Geometry, chooser: Chooser | None) -> Geometry:
         own = max(1, (geometry.capacity - 1) // (size + 1))
         groups = [Group(size), Group(size + 1, num_blocks=own)]
         return evolve(geometry, window=None, num_host_blocks=0, groups=groups)
-    if not chooser.pick((False, False, False, True)):
+    if chooser.pick((True, False)):
         return geometry
     groups = [Group(size)]
     for _ in range(chooser.pick((1, 1, 2))):
         other = chooser.pick([n for n in (size + 1, 1, 2, 3, 4, size) if 0 < n <= 4] or [size])
         even = max(1, blocks_for(geometry.capacity, other))
         # Mostly so few that the first group may fit, and be taken, before another does not.
-        owned = chooser.pick((even - 1, even // 2, even * 2 // 3, even, None))
+        owned = chooser.pick((even - 1, None, even // 2, even * 2 // 3, None, even))
         groups.append(Group(other, num_blocks=None if owned is None else max(1, owned)))
     if geometry.window is not None:
         where = chooser.integer(0, len(groups) - 1)
@@ -240,6 +248,7 @@ ROOM = Room(
     shaped=_with_groups,
     proposals=(
         Proposal("allocate_tight", room_for_another, _allocate),
+        Proposal("ask_tight", _may_ask, _ask),
         Proposal("append_tight", _some, _append, weight=2),
         Proposal("make_room_in_one", _one_is_full, _free_one, urgent=True),
     ),

@@ -102,18 +102,17 @@ def _queries(state: State, spec: "Specification") -> Sequence[Operation]:
     """What is free, and the counts of some blocks: of shared ones, and of others in turn."""
     blocks, users = state.blocks(), state.at().users
     shared = sorted(block for block in users if len(users[block]) > 1 and block in blocks)
-    start = state.clock * AT_ONCE
-    chosen = _in_turn(shared, start, AT_ONCE)
-    chosen += _in_turn(blocks, start, AT_ONCE - len(chosen))
+    chosen = _in_turn(shared, state.clock, AT_ONCE)
+    chosen += _in_turn(blocks, state.clock, AT_ONCE - len(chosen))
     asked: list[Operation] = [RefCount(block) for block in dict.fromkeys(chosen)]
     if len(blocks) <= LARGE or state.clock % AT_ONCE == 0:
         asked.append(FreeBlocks())
     return asked
 
 
-def _in_turn(items: Sequence[int], start: int, most: int) -> list[int]:
-    """At most `most` of `items`, in a row that begins at `start` and goes on from the front."""
-    return [items[(start + k) % len(items)] for k in range(min(most, len(items)))]
+def _in_turn(items: Sequence[int], turn: int, most: int) -> list[int]:
+    """At most `most` of `items`: each turn goes on where the one before it ended."""
+    return [items[(turn * most + k) % len(items)] for k in range(min(most, len(items)))]
 
 
 # ------------------------------------------------------------------------------ the laws

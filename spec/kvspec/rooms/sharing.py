@@ -16,7 +16,7 @@ from kvspec.geometry import Geometry, Place, table_index
 from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Event
-from kvspec.kernel.generation import live, new_ids, room_for_another
+from kvspec.kernel.generation import length_near_boundary, live, new_ids, room_for_another
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name, table_name
 from kvspec.kernel.operation import Need, Operation
@@ -306,7 +306,36 @@ def _can_fork(state: State, spec: "Specification") -> bool:
 
 
 def _draw_fork(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return Fork(chooser.pick(_parents(state)), chooser.pick(new_ids(state)))
+    # A partly filled tail is what is easily written into by two.
+    parents, size = _parents(state), spec.geometry.block_size
+    partly = [seq for seq in parents if state.sequences[seq].length % size]
+    return Fork(chooser.pick((*parents, *partly * 3)), chooser.pick(new_ids(state)))
+
+
+def _sharers(state: State, spec: "Specification") -> list[int]:
+    """Those that share a last block with room in it, and may grow."""
+    users, most, size = state.at().users, spec.geometry.max_tokens, spec.geometry.block_size
+    return [
+        seq
+        for seq in live(state)
+        if state.sequences[seq].length % size
+        and len(users.get(state.last_block(seq), ())) > 1
+        and state.sequences[seq].length != state.sequences[seq].limit
+        and state.sequences[seq].length != most
+    ]
+
+
+def _can_write(state: State, spec: "Specification") -> bool:
+    return bool(_sharers(state, spec))
+
+
+def _draw_write(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """Into a shared block, and beyond it: what is easily wrong."""
+    seq = chooser.pick(_sharers(state, spec))
+    sequence = state.sequences[seq]
+    bounds = [sequence.limit, spec.geometry.max_tokens]
+    tokens = length_near_boundary(spec, state, chooser, sequence.length, bounds)
+    return spec.operation(call("append", seq=seq, num_tokens=max(1, tokens)))
 
 
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
@@ -321,7 +350,10 @@ ROOM = Room(
     methods=("fork",),
     laws=LAWS,
     operations=(Fork,),
-    proposals=(Proposal("fork", _can_fork, _draw_fork, weight=2),),
+    proposals=(
+        Proposal("fork", _can_fork, _draw_fork, weight=4),
+        Proposal("write_shared", _can_write, _draw_write, weight=8),
+    ),
     weight=3,
     wrong=_wrong,
 )

@@ -21,7 +21,7 @@ from kvspec.kernel.names import entries_text, plural, sequence_name, table_name
 from kvspec.kernel.operation import ANY_ERROR, AnswerShape, Need, Operation, SequenceOperation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
 from kvspec.kernel.perturb import other_copies, other_count, other_table, with_table
-from kvspec.kernel.room import Proposal, Room, ungrouped
+from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call, call
 from kvspec.kernel.state import Entries, State, TableOf, table_of
 from kvspec.kernel.step import Step
@@ -229,9 +229,9 @@ def _wrong_copies(step: Step) -> str | None:
 def _half_done(step: Step) -> str | None:
     operation = step.operation
     assert isinstance(operation, _Swap)  # `_swaps` has seen to it
-    if operation.seq not in step.after.sequences:
+    if operation.seq not in step.before.sequences:
         return None
-    for table in _tables_of(step.before, operation.seq):
+    for table in step.before.homes(operation.seq):  # elsewhere there are none: `_residence`
         before, after = step.before.entries(table), step.after.entries(table)
         if before != after:
             return (
@@ -246,13 +246,6 @@ def _half_done(step: Step) -> str | None:
                 f"must still be free; the allocator says {free}."
             )
     return None
-
-
-def _tables_of(state: State, seq: int) -> Iterator[TableOf]:
-    """The tables that `seq` may have in either tier."""
-    for group, place in enumerate(state.places):
-        yield table_of(seq, group, place)
-        yield table_of(seq, group, HOST)
 
 
 def _out_and_in(geometry: Geometry) -> tuple[Call, ...]:
@@ -349,7 +342,7 @@ def _draw_not_resident(state: State, spec: "Specification", chooser: Chooser) ->
         for proposal in room.proposals
         if proposal.possible(state, spec)
     ]
-    if others:
+    for _ in range(3 if others else 0):  # many are not about a sequence that there is
         drawn = chooser.pick(others).draw(state, spec, chooser)
         if drawn.subjects and not drawn.everywhere:
             return drawn.renamed({drawn.subjects[-1]: away})
@@ -360,8 +353,8 @@ def _wrong(state: State, spec: "Specification") -> Sequence[Operation]:
     unknown = new_ids(state)[0]
     calls: list[Operation] = [SwapOut(unknown), SwapIn(unknown), ShowHostTable(unknown)]
     for seq in _away(state)[-1:]:
-        calls += [SwapOut(seq), spec.operation(call("append", seq=seq, num_tokens=1))]
-        calls += [spec.operation(call("allocate", seq=seq, num_tokens=1))]
+        others = (call(method, seq=seq, num_tokens=1) for method in ("append", "allocate"))
+        calls += [SwapOut(seq), *map(spec.operation, others)]
     return calls
 
 
@@ -375,11 +368,7 @@ def _guard(state: State, operation: Operation) -> frozenset[str]:
 
 
 def _has_a_host(geometry: Geometry) -> bool:
-    return geometry.num_host_blocks > 0 and ungrouped(geometry)
-
-
-def _asks_for_a_host(geometry: Geometry) -> bool:
-    return geometry.num_host_blocks > 0
+    return geometry.num_host_blocks > 0  # which a geometry with groups has not
 
 
 def _with_a_host(geometry: Geometry, chooser: Chooser | None) -> Geometry:
@@ -396,7 +385,7 @@ ROOM = Room(
     methods=("swap_out", "swap_in", "host_block_table", "num_free_host_blocks"),
     laws=LAWS,
     applies=_has_a_host,
-    needed_by=_asks_for_a_host,
+    needed_by=_has_a_host,
     shaped=_with_a_host,
     views={"host": ("host_block_table", "num_free_host_blocks")},
     operations=(SwapOut, SwapIn, ShowHostTable),
@@ -405,7 +394,7 @@ ROOM = Room(
         Proposal("swap_out", some_live, _draw_out),
         Proposal("swap_in", _some_away, _draw_in, weight=2),
         Proposal("fill", _can_fill, _draw_fill, weight=2),
-        Proposal("not_resident", _may_be_wrong, _draw_not_resident),
+        Proposal("not_resident", _may_be_wrong, _draw_not_resident, weight=2),
     ),
     weight=2,
     wrong=_wrong,

@@ -71,18 +71,25 @@ def _beginning(step: Step, table: TableOf) -> Entries | None:
 
 def _released_now(step: Step, table: TableOf) -> tuple[int, str]:
     """How many leading entries the step releases, with the reason."""
-    size, window = step.spec.block_size(table), step.spec.geometry.layout[table.group].window or 0
+    group = step.spec.geometry.layout[table.group]
+    gone, deed = 0, ""
     for event in step.events:
         match event:
             case Grew(seq, num_tokens) if seq == table.seq and num_tokens:
                 length = step.before.sequences[seq].length
                 gone = step.spec.released(length, num_tokens, table.group)
-                return gone, f"gets {plural(num_tokens, 'token')} beyond {length}"
+                deed = f"gets {plural(num_tokens, 'token')} beyond {length}"
             case Inherited(seq, num_tokens) if seq == table.seq:
                 if seq not in step.before.sequences:
-                    gone = whole_blocks(num_tokens - window, size)
-                    return gone, f"begins with a hit of {plural(num_tokens, 'token')}"
-    return 0, "gets no token"
+                    gone = whole_blocks(num_tokens - (group.window or 0), group.block_size)
+                    deed = f"begins with a hit of {plural(num_tokens, 'token')}"
+    if not deed:
+        return 0, "gets no token beyond what it had, so nothing is released"
+    lie = "lies" if gone == 1 else "lie"
+    return gone, (
+        f"{deed}, and {gone} of its blocks of {group.block_size} {lie} wholly before its window "
+        f"of {group.window} then"
+    )
 
 
 def _window(step: Step) -> str | None:
@@ -101,12 +108,9 @@ def _misreleased(step: Step, table: TableOf) -> str | None:
         return None
     if before is not None and step.released_anyway(table, before, entries):
         return None
-    released, deed = _released_now(step, table)
-    group = step.spec.geometry.layout[table.group]
     told = (
-        f"{table_name(table)} {deed}, and {released} of its blocks of {group.block_size} "
-        f"{'lies' if released == 1 else 'lie'} wholly before its window of {group.window} then; "
-        f"the table was {entries_text(before or ())} and is {entries_text(entries)}"
+        f"{table_name(table)} {_released_now(step, table)[1]}; the table was "
+        f"{entries_text(before or ())} and is {entries_text(entries)}"
     )
     if late := sorted(due - gone):
         again = before is not None and late[0] in _gone(before)

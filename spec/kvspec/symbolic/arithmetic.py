@@ -181,8 +181,7 @@ def last_entry_is_not_empty(length: int, block_size: int) -> None:
 
 def blocks_and_spare_say_the_length(blocks: int, spare: int, block_size: int) -> None:
     """A length is the same as its blocks and the slots spare in the last: the proofs' own units."""
-    assert blocks >= 0 and 0 <= spare < block_size
-    assert blocks >= 1 or spare == 0
+    assert blocks >= 0 and block_size >= 1 and 0 <= spare < block_size
     tokens = blocks * block_size - spare
     assert (blocks_for(tokens, block_size), internal_waste(tokens, block_size)) == (blocks, spare)
 

@@ -116,8 +116,6 @@ TWINS = (
     ),
     Twin("a_window_never_moves_back", "0 <= first", "0 < first"),
     Twin("a_window_never_moves_back", "length + added", "length - added"),
-    # Without tokens there is no last one: the least precondition.
-    Twin("last_entry_is_not_empty", "length >= 1", "length >= 0"),
     Twin("last_entry_is_not_empty", "table_index(length - 1,", "table_index(length,"),
     Twin("blocks_and_spare_say_the_length", "spare < block_size", "spare <= block_size"),
     Twin("blocks_and_spare_say_the_length", "block_size - spare", "block_size + spare"),
@@ -138,7 +136,6 @@ TWINS = (
     Twin("releases_add_up", "released <=", "released <"),
     # As tight as one would like it, and wrong where the window straddles a block.
     Twin("kept_for_the_window_is_bounded", "(window, block_size) + 1", "(window, block_size)"),
-    Twin("kept_for_the_window_is_bounded", "whole_blocks(length + 1 -", "whole_blocks(length -"),
     Twin("truncate_keeps_a_prefix", "blocks_for(kept, block_size)", "kept // block_size + 1"),
     # The floor, not the ceiling: the tail that stays is given back.
     Twin(

@@ -49,8 +49,10 @@ class Part:
     def of(cls, name: str, module: str, twins: tuple[Twin, ...]) -> "Part":
         """The part whose obligations are in `module`, which is read and not imported."""
         spec = find_spec(module)
-        assert spec is not None and spec.origin is not None, f"{module} is part of this package"
-        return cls(name, Path(spec.origin).read_text(encoding="utf-8"), twins)
+        path = spec.origin if spec is not None else None
+        if path is None:
+            raise ValueError(f"{module} is not a module with a source")
+        return cls(name, Path(path).read_text(encoding="utf-8"), twins)
 
     @property
     def obligations(self) -> dict[str, ast.FunctionDef]:
@@ -115,11 +117,13 @@ class _Worker:
 
     def ask(self, name: str) -> Said:
         """What CrossHair says of the function with the qualified name `name`."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        questions, answers = self.process.stdin, self.process.stdout
+        assert questions is not None
+        assert answers is not None
         try:
-            self.process.stdin.write(name + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            questions.write(name + "\n")
+            questions.flush()
+            line = answers.readline()
         except BrokenPipeError:
             line = ""
         if not line:
@@ -197,7 +201,7 @@ def _result(part: Part, name: str, said: dict[str, Said]) -> Result:
     node = part.obligations[name]
     twins = part.twins_of(name)
     refutations = tuple(
-        _refutation(part, name, twin_name, twin, said[twin_name].words)
+        _refutation(part, name, twin_name, twin, said[twin_name])
         for twin_name, twin in twins.items()
     )
     reason = malformed(node)
@@ -209,15 +213,15 @@ def _result(part: Part, name: str, said: dict[str, Said]) -> Result:
         verdict=verdict,
         confirmed=verdict == CONFIRMED,
         witness=next((twin.counterexample for twin in refutations if twin.meets), ""),
-        seconds=sum(said[each].seconds for each in (name, *twins)),
+        seconds=said[name].seconds,
         twins=refutations,
     )
 
 
-def _refutation(part: Part, name: str, twin_name: str, twin: Twin, words: str) -> Refutation:
-    match = _REFUTED.fullmatch(words)
+def _refutation(part: Part, name: str, twin_name: str, twin: Twin, said: Said) -> Refutation:
+    match = _REFUTED.fullmatch(said.words)
     if match is None:
-        return Refutation(str(twin), words, refuted=False)
+        return Refutation(str(twin), said.words, refuted=False, seconds=said.seconds)
     source = broken(part.source, twin, twin_name)
     claim = functions(source)[twin_name].body[-1]
     line = _fails_at(part.source, source, match["call"])
@@ -225,8 +229,9 @@ def _refutation(part: Part, name: str, twin_name: str, twin: Twin, words: str) -
     own = match["call"].replace(twin_name, name, 1)
     return Refutation(
         exchange=str(twin),
-        verdict=words.partition(" when calling")[0].strip(" :"),
+        verdict=said.words.partition(" when calling")[0].strip(" :"),
         refuted=at_the_claim,
+        seconds=said.seconds,
         counterexample=own,
         meets=at_the_claim and _fails_at(part.source, "", own) is None,
     )

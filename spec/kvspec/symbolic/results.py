@@ -26,6 +26,7 @@ class Refutation:
     exchange: str
     verdict: str
     refuted: bool
+    seconds: float
     counterexample: str = ""
     meets: bool = False
 

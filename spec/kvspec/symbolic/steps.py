@@ -112,12 +112,12 @@ def swap_in(pool: Pool, host: Pool, mine: Table, theirs: Table, away: Table, fre
 
 
 def prefix_share(pool: Pool, theirs: Table, tokens: int, hit: int, fresh: Blocks) -> None:
-    """A prompt whose first whole blocks somebody else has takes new ones for the rest only."""
+    """A prompt whose first whole blocks somebody else has takes new ones for the rest."""
     assert pool.size >= 1 and 1 <= tokens <= ENTRIES * pool.size
     assert lawful(pool, theirs)
     assert 0 <= hit <= whole_blocks(theirs.length, pool.size) and hit * pool.size < tokens
     assert may_take(pool, blocks_for(tokens, pool.size) - hit, fresh, theirs)
     table = Table.of(tokens, *theirs.blocks[:hit], *fresh)
     after = pool.taking(blocks_for(tokens, pool.size) - hit)
-    claim = lawful(after, table, theirs)
+    claim = lawful(after, table, theirs) & (hit * pool.size <= theirs.length)
     assert claim & written_alone(pool.size, hit * pool.size, table, theirs)

@@ -52,7 +52,7 @@ TWINS = (
     Twin("swap_in", "host.given(back)", "host"),
     # It comes back into blocks that are in use.
     Twin("swap_in", "fresh, theirs)", "fresh)"),
-    # A block that is not full is a hit: the new sequence would write into it.
+    # A block that is not full is a hit: what is beyond their tokens was never written.
     Twin("prefix_share", "whole_blocks(theirs.length", "blocks_for(theirs.length"),
     # The hits are counted as taken.
     Twin(
@@ -60,6 +60,6 @@ TWINS = (
         "taking(blocks_for(tokens, pool.size) - hit)",
         "taking(blocks_for(tokens, pool.size))",
     ),
-    # All the blocks of the prompt are hits.
-    Twin("prefix_share", "hit * pool.size < tokens", "hit * pool.size < tokens + pool.size"),
+    # The new blocks come first.
+    Twin("prefix_share", "*theirs.blocks[:hit], *fresh", "*fresh, *theirs.blocks[:hit]"),
 )

@@ -55,6 +55,8 @@ def _well_formed(step: Step) -> str | None:
             return f"the call gave no answer of the interface: {answer.value}."
         case "hang":
             return "the call did not come back within the time that a call may take."
+        case "injected" if step.outcome.fault is None:
+            return f"the call failed at {answer.value}, where nothing was made to fail."
     if step.seen.oddities:
         return "; ".join(step.seen.oddities) + "."
     return None

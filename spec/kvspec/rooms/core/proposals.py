@@ -28,21 +28,15 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
 
 
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    # Sequences that share a last block with room in it come more often: a write into it is what
-    # is easily wrong. Those that may not grow any more come less often.
-    users, most, size = state.at().users, spec.geometry.max_tokens, spec.geometry.block_size
+    # Those that may not grow any more come less often.
+    most = spec.geometry.max_tokens
     growing = [
         s
         for s in live(state)
         if state.sequences[s].length
         < min(b for b in (state.sequences[s].limit, most, HUGE) if b is not None)
     ]
-    sharers = [
-        s
-        for s in growing
-        if state.sequences[s].length % size and len(users.get(state.last_block(s), ())) > 1
-    ]
-    seq = chooser.pick((*live(state), *growing, *sharers * 4))
+    seq = chooser.pick((*live(state), *growing))
     sequence = state.sequences[seq]
     bounds = [sequence.limit, most]
     return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))

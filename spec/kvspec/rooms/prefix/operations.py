@@ -187,12 +187,6 @@ class MarkWritten(SequenceOperation):
             return length_errors(self.num_tokens) | {"UnknownSequence"}
         return length_errors(self.num_tokens, sequence.length)
 
-    def history(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
-        """What was not yet written was written before the call."""
-        written = self.writes(state, spec)
-        if written is not None:
-            yield written
-
     def effects(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """The mark rises, where it is above the last one.
 
