@@ -81,9 +81,7 @@ class ToMax:
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
-        if past.length == 0:
-            return blocks_for(past.reserved, block_size)
-        return blocks_for(past.max_tokens or past.length, block_size)
+        return blocks_for(past.max_tokens or past.length, block_size) if past.length else 0
 
     def waste_bound(self, past: History, block_size: int) -> int | None:
         """The most reserved tokens beyond the length."""
@@ -96,9 +94,8 @@ class Exact:
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
-        if past.limit is None:
-            return blocks_for(past.length, block_size)
-        return blocks_for(past.limit if past.length else past.reserved, block_size)
+        final = past.limit if past.limit is not None else past.length
+        return blocks_for(final, block_size) if past.length else 0
 
     def waste_bound(self, past: History, block_size: int) -> int | None:
         """The most reserved tokens beyond the length."""
@@ -115,9 +112,7 @@ class Pow2:
 
     def need(self, past: History, block_size: int) -> int:
         """The fewest blocks that must be held."""
-        if past.length == 0 and past.limit is not None:
-            return blocks_for(past.reserved, block_size)
-        return blocks_for(self._reserved(past), block_size)
+        return blocks_for(self._reserved(past), block_size) if past.length else 0
 
     def waste_bound(self, past: History, block_size: int) -> int | None:
         """The most reserved tokens beyond the length."""

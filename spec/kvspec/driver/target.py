@@ -217,6 +217,10 @@ def target(
                     "well; implement that, or list the capabilities in its contract"
                 )
     tested = Target(name, make, contract, capabilities)
+    try:
+        tested.specification()
+    except ValueError as error:  # a claim and a contract that together mean nothing
+        raise TargetError(f"{name}: {error}") from None
     if "store" in capabilities:
         try:
             rows_of(made, tested.specification(), timeout)

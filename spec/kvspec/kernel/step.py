@@ -209,8 +209,8 @@ class Step:
             return ()
         explained = {(c.before, c.after) for c in self.changes} | self.inherited
         went: dict[int, set[int]] = {}
-        for old, new in explained:
-            went.setdefault(new, {new}).add(old)
+        for source, to in explained:
+            went.setdefault(to, {to}).add(source)
         written: set[int | None] = set()
         released: set[int | None] = set()
         for table, before, after in self.survivors:
@@ -224,7 +224,9 @@ class Step:
         filled: set[int] = set()
         for copy in self.copies:
             origins = went.get(copy.source, {copy.source})
-            known = any((origin, copy.destination) in explained for origin in origins)
+            known = copy.source != copy.destination and any(
+                (origin, copy.destination) in explained for origin in origins
+            )
             passing = copy.source in written & released
             if not (passing or (known and copy.destination not in filled)):
                 needless.append(copy)

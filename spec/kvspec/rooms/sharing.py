@@ -114,18 +114,18 @@ class Fork(Operation):
         return evolve(self, parent=parent, child=child)
 
 
-def copied_at_once(state: State, spec: "Specification", parent: TableOf) -> range:
+def copied_at_once(state: State, spec: "Specification", parent: TableOf) -> list[int]:
     """The entries of a parent's table that a fork copies: none, a partly filled one, or all."""
-    entries, size = len(state.entries(parent)), spec.block_size(parent)
+    entries, size = state.entries(parent), spec.block_size(parent)
+    there = [i for i, block in enumerate(entries) if block is not None]
     length = state.sequences[parent.seq].length
     match spec.contract.eager_fork:
         case "none":
-            return range(0)
+            return []
         case "tail":
-            tail = table_index(length, size)
-            return range(tail, tail + 1) if length % size and tail < entries else range(0)
+            return [i for i in there if length % size and i == table_index(length, size)]
         case "all":
-            return range(entries)
+            return there
 
 
 # ------------------------------------------------------------------------------ the laws

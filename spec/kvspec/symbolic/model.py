@@ -6,9 +6,9 @@ exactly one such pair, and that lengths are ordered as these pairs are, is confi
 in `arithmetic` (`blocks_and_spare_...`).
 
 A state consists of functions from terms to terms. What stands for the allocator's own
-bookkeeping is a function of its own, and no abbreviation: `refs` is the number that it keeps beside a
-block, `free` its free list and `count` its counter. That they agree with the tables is what is
-proved. `index` is a Skolem function: where in its table a sequence has a block.
+bookkeeping is a function of its own, and no abbreviation: `refs` is the number that it keeps
+beside a block, `free` its free list and `count` its counter. That they agree with the tables is
+what is proved. `index` is a Skolem function: where in its table a sequence has a block.
 
 A block's contents are one value: what a sequence wrote into its slots, all together. Writing behind
 the tokens that are there already makes another value of the old one (`extended`).

@@ -8,7 +8,7 @@ tables of all others as they were.
 
 from attrs import evolve, field, frozen
 
-from kvspec.symbolic.model import Fresh, Function, State, fits
+from kvspec.symbolic.model import Fresh, State, Tier, fits
 from kvspec.symbolic.solver import Term, z3
 from kvspec.symbolic.world import Blocks, World, counted
 
@@ -17,8 +17,9 @@ from kvspec.symbolic.world import Blocks, World, counted
 class Step:
     """What an operation does: if it is `allowed`, then this is the state `after` it.
 
-    `taken` are the free blocks that it took, by tier, `handed` those of them that it handed out for
-    writing, and `given` those that became free.
+    By tier: `handed` are the free blocks that it took for writing, `revived` those that it took
+    with their contents, and `given` those that became free. `pools` are the free blocks of the
+    beginning, which assumes nothing of what was.
     """
 
     subject: Term
@@ -28,6 +29,38 @@ class Step:
     handed: dict[str, Fresh] = field(factory=dict)
     revived: dict[str, Blocks] = field(factory=dict)
     given: dict[str, Blocks] = field(factory=dict)
+    pools: dict[str, Blocks] = field(factory=dict)
+
+
+def initial(world: World, was: State) -> Step:
+    """A fresh allocator: no sequences, nothing cached, and all blocks of both pools are free."""
+
+    pools = {
+        "device": counted(world, "device pool size", was.device.pool),
+        "host": counted(world, "host pool size", was.host.pool),
+    }
+
+    def fresh(tier: Tier, pool: Blocks) -> Tier:
+        return evolve(
+            tier,
+            refs=lambda b: z3.IntVal(0),
+            free=pool.has,
+            count=pool.size,
+            cached=lambda b: z3.BoolVal(False),
+        )
+
+    return Step(
+        subject=world.sequence("nobody"),
+        allowed=z3.BoolVal(True),
+        after=evolve(
+            was,
+            live=lambda s: z3.BoolVal(False),
+            device=fresh(was.device, pools["device"]),
+            host=fresh(was.host, pools["host"]),
+        ),
+        happens=pools["device"].size == 2,
+        pools=pools,
+    )
 
 
 def allocate(world: World, was: State) -> Step:

@@ -10,12 +10,17 @@ from typing import NamedTuple
 
 
 class Twin(NamedTuple):
-    """The obligation `of`, with `instead` where it has `written`; `law` is what must then fail."""
+    """The obligation `of`, with `instead` where it has `written`.
+
+    `law` names what must then fail, where an obligation claims several things. `within` is the
+    function in which the exchange is made, where it is not the obligation itself.
+    """
 
     of: str
     written: str
     instead: str
     law: str = ""
+    within: str = ""
 
     def __str__(self) -> str:
         return f"{self.written} -> {self.instead}"
@@ -28,11 +33,24 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 
 
 def broken(source: str, twin: Twin, name: str) -> str:
-    """The source of the twin as a function `name`.
+    """The source of the twin as a function `name`."""
+    return _exchanged(_text(source, twin.of), twin).replace(twin.of, name, 1)
 
-    Raises `ValueError` where it is not clear what is to be exchanged.
-    """
-    text = ast.get_source_segment(source, functions(source)[twin.of])
-    if text is None or text.count(twin.written) != 1:
-        raise ValueError(f"{twin.written!r} must be in {twin.of} exactly once")
-    return text.replace(twin.written, twin.instead).replace(twin.of, name, 1)
+
+def exchanged_in(source: str, twin: Twin) -> str:
+    """The source of the whole module, with the twin's exchange made in it."""
+    text = _text(source, twin.within or twin.of)
+    return source.replace(text, _exchanged(text, twin))
+
+
+def _exchanged(text: str, twin: Twin) -> str:
+    if text.count(twin.written) != 1:
+        raise ValueError(f"{twin.written!r} must be in {twin.within or twin.of} exactly once")
+    return text.replace(twin.written, twin.instead)
+
+
+def _text(source: str, name: str) -> str:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return ast.get_source_segment(source, node) or ""
+    raise ValueError(f"there is no function {name}")

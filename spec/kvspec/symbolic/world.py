@@ -5,19 +5,19 @@ of entries. First-order logic cannot count there, so the two numbers that the la
 many tables a block is and how many blocks are free, are *ghosts*: unknowns of which only the
 axioms at the end of this module are known. They are the trusted part of the proofs.
 
-In the `Small` one there are three sequences, four blocks in each tier and three entries a table. All
-quantifiers are written out and both numbers are counted, so whatever z3 says is of a real
-pool. Here the axioms are themselves checked, the hypotheses are shown to be satisfiable, and the
-broken twins have their counterexamples.
+In the `Small` one there are three sequences, at most four blocks in each tier, and at most three
+entries a table and tokens a block. All quantifiers are written out and both numbers are counted,
+so whatever z3 says is of a real pool. Here the axioms are themselves checked, the hypotheses are
+shown to be satisfiable, and the broken twins have their counterexamples.
 """
 
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
 from typing import ClassVar
 
 from attrs import frozen
 
-from kvspec.symbolic.solver import Term, z3
+from kvspec.symbolic.solver import Term, remembered, z3
 
 Kind = str
 """`sequence`, `block` or `entry`: what a quantifier is over."""
@@ -30,11 +30,18 @@ class World:
     blocks: Term
     values: Term
 
-    def __init__(self) -> None:
+    def __init__(self, *, counting: bool = True) -> None:
+        self.counting = counting
+        """Whether the axioms are of interest; writing them out takes its time."""
         self.axioms: list[Term] = []
         """What holds of the counts that were made so far."""
         self.bounds: list[Term] = []
         """How far this world goes."""
+
+    def assume(self, *axioms: Callable[[], Term]) -> None:
+        """Add axioms about counts."""
+        if self.counting:
+            self.axioms += [axiom() for axiom in axioms]
 
     def every(self, kinds: tuple[Kind, ...], claim: Callable[..., Term]) -> Term:
         """The claim, of all things of these kinds."""
@@ -48,8 +55,8 @@ class World:
         """The number of sequences or blocks of which `one` is true."""
         raise NotImplementedError
 
-    def small_enough(self, entries: Term) -> Term:
-        """Whether this world has tables of so many entries."""
+    def small_enough(self, number: Term) -> Term:
+        """Whether this world has tables of so many entries, and blocks of so many tokens."""
         raise NotImplementedError
 
     def function(self, name: str, *sorts: Term) -> Callable[..., Term]:
@@ -69,8 +76,8 @@ class World:
 class Unbounded(World):
     """Any number of sequences, blocks and entries; what is counted is known by axioms only."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, counting: bool = True) -> None:
+        super().__init__(counting=counting)
         self.sequences, self.blocks, self.values = map(
             z3.DeclareSort, ("Sequence", "Block", "Value")
         )
@@ -93,7 +100,7 @@ class Unbounded(World):
         """A ghost: an unknown number."""
         return z3.Int(name)
 
-    def small_enough(self, entries: Term) -> Term:
+    def small_enough(self, number: Term) -> Term:
         """Always."""
         return z3.BoolVal(True)
 
@@ -105,8 +112,8 @@ class Small(World):
     BLOCKS: ClassVar[int] = 4
     ENTRIES: ClassVar[int] = 3
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, counting: bool = True) -> None:
+        super().__init__(counting=counting)
         self.sequences, sequences = self._sort("Sequence", self.SEQUENCES)
         self.blocks, blocks = self._sort("Block", self.BLOCKS)
         self.values, _ = self._sort("Value", 4)
@@ -134,9 +141,9 @@ class Small(World):
         """The sum of ones."""
         return z3.Sum([z3.If(one(each), 1, 0) for each in self.things[kind]])
 
-    def small_enough(self, entries: Term) -> Term:
+    def small_enough(self, number: Term) -> Term:
         """At most three."""
-        return entries <= self.ENTRIES
+        return number <= self.ENTRIES
 
 
 # ------------------------------------------------------------------------------ the axioms
@@ -156,31 +163,32 @@ def users(world: World, name: str, has: Callable[[Term, Term], Term]) -> Users:
     It is not negative; one term that is 1 makes it at least 1, and two of them at least 2; and
     where it is at least 1 or 2, so many terms are 1.
     """
+    has = remembered(has)
     if isinstance(world, Unbounded):
         number = world.function(name, world.blocks, z3.IntSort())
     else:
-
-        def number(block: Term) -> Term:
-            return world.count("sequence", name, lambda s: has(s, block))
+        number = remembered(lambda b: world.count("sequence", name, lambda s: has(s, b)))
 
     def two(block: Term) -> Term:
         return world.some(
             ("sequence", "sequence"), lambda s, t: z3.And(s != t, has(s, block), has(t, block))
         )
 
-    world.axioms += [
-        world.every(("block",), lambda b: number(b) >= 0),
-        world.every(("block", "sequence"), lambda b, s: z3.Implies(has(s, b), number(b) >= 1)),
-        world.every(
+    world.assume(
+        lambda: world.every(("block",), lambda b: number(b) >= 0),
+        lambda: world.every(
+            ("block", "sequence"), lambda b, s: z3.Implies(has(s, b), number(b) >= 1)
+        ),
+        lambda: world.every(
             ("block", "sequence", "sequence"),
             lambda b, s, t: z3.Implies(z3.And(s != t, has(s, b), has(t, b)), number(b) >= 2),
         ),
-        world.every(
+        lambda: world.every(
             ("block",),
             lambda b: z3.Implies(number(b) >= 1, world.some(("sequence",), lambda s: has(s, b))),
         ),
-        world.every(("block",), lambda b: z3.Implies(number(b) >= 2, two(b))),
-    ]
+        lambda: world.every(("block",), lambda b: z3.Implies(number(b) >= 2, two(b))),
+    )
     return Users(has, number)
 
 
@@ -190,18 +198,15 @@ def only_one_changed(world: World, before: Users, after: Users, subject: Term) -
     def term(of: Users, block: Term) -> Term:
         return z3.If(of.has(subject, block), 1, 0)
 
-    world.axioms.append(
-        world.every(
-            ("block",),
-            lambda b: z3.Implies(
-                world.every(
-                    ("sequence",),
-                    lambda s: z3.Or(s == subject, before.has(s, b) == after.has(s, b)),
-                ),
-                after.number(b) == before.number(b) - term(before, b) + term(after, b),
-            ),
+    def of(block: Term) -> Term:
+        others = world.every(
+            ("sequence",),
+            lambda s: z3.Or(s == subject, before.has(s, block) == after.has(s, block)),
         )
-    )
+        change = term(after, block) - term(before, block)
+        return z3.Implies(others, after.number(block) == before.number(block) + change)
+
+    world.assume(lambda: world.every(("block",), of))
 
 
 @frozen
@@ -215,31 +220,35 @@ class Blocks:
 def counted(world: World, name: str, has: Callable[[Term], Term]) -> Blocks:
     """The set of the blocks of which `has` is true; its size is not negative."""
     size = world.count("block", name, has)
-    world.axioms.append(size >= 0)
+    world.assume(lambda: size >= 0)
     return Blocks(has, size)
 
 
 def enumerated(world: World, blocks: Blocks, length: Term, distinct: Term) -> None:
     """The axiom: a set listed without repetition is as large as the list is long."""
-    world.axioms.append(z3.Implies(z3.And(length >= 0, distinct), blocks.size == length))
+    world.assume(lambda: z3.Implies(z3.And(length >= 0, distinct), blocks.size == length))
 
 
 def exchanged(
-    world: World, before: Blocks, after: Blocks, taken: tuple[Blocks, ...], given: Blocks
+    world: World, before: Blocks, after: Blocks, taken: Sequence[Blocks], given: Blocks
 ) -> None:
     """The axiom: the size of a set from which some were taken, and to which others were given.
 
     What is taken was in it, each once; what is given was not.
     """
-    everything = world.every(
-        ("block",),
-        lambda b: z3.And(
-            after.has(b)
-            == z3.Or(z3.And(before.has(b), *(z3.Not(t.has(b)) for t in taken)), given.has(b)),
-            *(z3.Implies(t.has(b), before.has(b)) for t in taken),
-            z3.Implies(given.has(b), z3.Not(before.has(b))),
-            *(z3.Not(z3.And(t.has(b), u.has(b))) for n, t in enumerate(taken) for u in taken[:n]),
-        ),
-    )
-    size = before.size - sum((t.size for t in taken), z3.IntVal(0)) + given.size
-    world.axioms.append(z3.Implies(everything, after.size == size))
+
+    def one(block: Term) -> Term:
+        out = [each.has(block) for each in taken]
+        stays = z3.And(before.has(block), *map(z3.Not, out))
+        return z3.And(
+            after.has(block) == z3.Or(stays, given.has(block)),
+            z3.Implies(z3.Or(out), before.has(block)),
+            z3.Implies(given.has(block), z3.Not(before.has(block))),
+            *(z3.Not(z3.And(pair)) for pair in combinations(out, 2)),
+        )
+
+    def axiom() -> Term:
+        size = before.size - z3.Sum([z3.IntVal(0), *(each.size for each in taken)]) + given.size
+        return z3.Implies(world.every(("block",), one), after.size == size)
+
+    world.assume(axiom)

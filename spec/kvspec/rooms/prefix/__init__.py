@@ -1,7 +1,6 @@
 """The room of prefix caching: full blocks of known tokens are published, and found again."""
 
-from kvspec.geometry import Geometry
-from kvspec.kernel.room import Room
+from kvspec.kernel.room import Room, ungrouped
 from kvspec.rooms.prefix.facts import Facts, fold, known
 from kvspec.rooms.prefix.laws import LAWS
 from kvspec.rooms.prefix.operations import (
@@ -12,11 +11,6 @@ from kvspec.rooms.prefix.operations import (
     ResetCache,
 )
 from kvspec.rooms.prefix.proposals import PROPOSALS, queries, wrong
-
-
-def _ungrouped(geometry: Geometry) -> bool:
-    return geometry.groups is None
-
 
 ROOM = Room(
     capability="prefix",
@@ -29,7 +23,7 @@ ROOM = Room(
     ),
     laws=LAWS,
     operations=(AllocatePrompt, AppendTokens, MarkWritten, Lookup, ResetCache),
-    applies=_ungrouped,
+    applies=ungrouped,
     facts=Facts(),
     fold=fold,
     known=known,
