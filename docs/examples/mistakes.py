@@ -40,10 +40,10 @@ class ClaimsAStore(Reference):
     contract: ClassVar[Contract] = Contract(capabilities=("core", "sharing", "store"))
 
 
-class ClaimsRollback(Reference):
+class ClaimsSpeculation(Reference):
     """The contract claims a capability that has no specification yet."""
 
-    contract: ClassVar[Contract] = Contract(capabilities=("core", "rollback"))
+    contract: ClassVar[Contract] = Contract(capabilities=("core", "speculation"))
 
 
 class ContractAsDict(Reference):

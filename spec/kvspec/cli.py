@@ -19,10 +19,23 @@ from typing import Any
 import click
 from attrs import evolve
 from hypothesis.configuration import set_hypothesis_home_dir
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, NotBuilt
+from kvspec.doors import (
+    CONTRACT,
+    DEVICE,
+    JSON,
+    SAVE_TRACES,
+    SEED,
+    TIMEOUT,
+    Stop,
+    keep,
+    put,
+    writable,
+    write,
+)
+from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import NotInstalled, Target, TargetError, load, registered, target
 from kvspec.engines.machine import PROFILES
 from kvspec.engines.replay import replay
@@ -30,25 +43,14 @@ from kvspec.suite.check import REPLAYS, check_allocator
 from kvspec.suite.contracts import ContractError, resolve
 from kvspec.suite.matrix import Absent, as_data, exit_code, matrix
 from kvspec.suite.report import ExitCode, Report
+from kvspec.suite.situations import situations
 from kvspec.traces import table
 from kvspec.traces.export import as_pytest
-from kvspec.traces.trace import Trace, TraceError, file_name, save, write_whole
+from kvspec.traces.trace import Trace, TraceError
 from kvspec.traces.trace import load as load_trace
 
 COMMANDS = "kvspec.commands"
 """The entry-point group in which other packages add commands."""
-
-_PIPED_WIDTH = 120
-"""Without a terminal the width is fixed, so that the output does not depend on who pipes it."""
-
-
-class _Stop(click.ClickException):
-    """What cannot be carried out: one line, exit code 2."""
-
-    exit_code = int(ExitCode.NOT_CARRIED_OUT)
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"kvspec: {' '.join(self.message.split())}", err=True)
 
 
 class _Group(click.Group):
@@ -74,12 +76,16 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _Stop("interrupted") from None
+            raise Stop("interrupted") from None
 
 
 def _elsewhere() -> dict[str, EntryPoint]:
-    own = EntryPoint("size", "kvspec.sizing.command:size", COMMANDS)
-    return {point.name: point for point in (*entry_points(group=COMMANDS), own)}
+    own = (
+        EntryPoint("size", "kvspec.sizing.command:size", COMMANDS),
+        EntryPoint("walk", "kvspec.suite.walk_command:walk", COMMANDS),
+        EntryPoint("symbolic", "kvspec.symbolic.command:symbolic", COMMANDS),
+    )
+    return {point.name: point for point in (*entry_points(group=COMMANDS), *own)}
 
 
 def _loaded(point: EntryPoint) -> click.Command:
@@ -96,69 +102,12 @@ def _loaded(point: EntryPoint) -> click.Command:
         reason = f"{point.value} is not a command"
 
     def stop(**_: Any) -> None:
-        raise _Stop(f"{point.name}: {reason}")
+        raise Stop(f"{point.name}: {reason}")
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
     return click.Command(
         point.name, callback=stop, help=f"Not available: {reason}", context_settings=anything
     )
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not 0 < value <= 86400:  # which nan is not either
-        raise click.BadParameter(f"{value} is no number of seconds above 0 and up to a day")
-    return value
-
-
-def _on_device(context: click.Context, parameter: click.Parameter, device: str | None) -> None:
-    """Tell the allocators by the environment, for as long as the command lasts."""
-    if device is None:
-        return
-    before = os.environ.get("KVSPEC_DEVICE")
-    os.environ["KVSPEC_DEVICE"] = device
-
-    def restore() -> None:
-        if before is None:
-            os.environ.pop("KVSPEC_DEVICE", None)
-        else:
-            os.environ["KVSPEC_DEVICE"] = before
-
-    context.call_on_close(restore)
-
-
-_DEVICE = click.option(
-    "--device",
-    metavar="cpu|cuda|...",
-    callback=_on_device,
-    expose_value=False,
-    help="Where allocators that hold tensors put them (as KVSPEC_DEVICE says it).",
-)
-
-_TIMEOUT = click.option(
-    "--call-timeout",
-    type=float,
-    callback=_seconds,
-    default=DEFAULT_CALL_TIMEOUT,
-    show_default=True,
-    help="Seconds that one call may take.",
-)
-
-
-def _console() -> Console:
-    console = Console(highlight=False, soft_wrap=False)
-    if not sys.stdout.isatty():
-        console.width = _PIPED_WIDTH
-    return console
-
-
-def _print(*parts: RenderableType) -> None:
-    """Print for the terminal, or for a file without the blanks at the ends of lines."""
-    console = _console()
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part, markup=False)
-    lines = captured.get().splitlines()
-    click.echo("\n".join(line.rstrip(" ") for line in lines), color=True)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -169,11 +118,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("targets", nargs=-1)
-@click.option(
-    "--contract",
-    metavar="NAME|FILE.json|FIELD=VALUE,...",
-    help="What the allocator promises, instead of its own contract.",
-)
+@CONTRACT
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
@@ -181,27 +126,18 @@ def main() -> None:
     show_default=True,
     help="How much is tried.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same run."
-)
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the reports to this file as well.",
-)
-@click.option(
-    "--save-traces",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Save counterexamples in this folder.",
-)
-@_DEVICE
-@_TIMEOUT
+@SEED
+@click.option("--coverage", is_flag=True, help="Show which operation was tried in which situation.")
+@JSON
+@SAVE_TRACES
+@DEVICE
+@TIMEOUT
 def check(
     targets: tuple[str, ...],
     contract: str | None,
     profile: str,
     seed: int,
+    coverage: bool,
     json_file: Path | None,
     save_traces: Path | None,
     call_timeout: float,
@@ -211,27 +147,28 @@ def check(
     A target is module:factory, path/to/file.py:factory, or a registered name.
     """
     resolved, absent, failed = _resolved(targets, contract, call_timeout)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        # Better now than after minutes.
-        raise _Stop(f"{json_file}: it cannot be written: there is no such folder")
+    writable(json_file)
     reports = []
     with _storage(), _progress() as bar:
         for one in resolved:
             try:
-                options = {"profile": profile, "seed": seed, "timeout": call_timeout}
+                options: dict[str, Any] = {"profile": profile, "seed": seed}
+                options |= {"timeout": call_timeout, "coverage": coverage}
                 reports.append(_checked(one, bar, **options))
             except (TargetError, NotBuilt) as error:
                 failed.append(Absent(one.name, str(error).removeprefix(f"{one.name}: ")))
     for report in reports:
         if report.trace is not None:
-            _print(table.render(report.trace, report.reproduced, report.replays), "")
-    _print(matrix(reports, absent, failed))
+            put(table.render(report.trace, report.reproduced, report.replays), "")
+    put(matrix(reports, absent, failed))
+    for report in reports if coverage else ():
+        put("", situations(report))
     if save_traces is not None:
-        _save([report.trace for report in reports if report.trace is not None], save_traces)
+        keep([report.trace for report in reports if report.trace is not None], save_traces)
     if json_file is not None:
-        _write(json_file, json.dumps(as_data(reports, absent, failed), indent=1) + "\n")
+        write(json_file, json.dumps(as_data(reports, absent, failed), indent=1) + "\n")
     for row in failed:
-        _Stop(f"{row.allocator}: {row.reason}").show()
+        Stop(f"{row.allocator}: {row.reason}").show()
     raise SystemExit(int(exit_code(reports, failed)))
 
 
@@ -250,37 +187,14 @@ def _resolved(
             resolved.append(resolve(text, contract, timeout))
         except TargetError as error:
             if named or isinstance(error, ContractError):
-                raise _Stop(str(error)) from None
+                raise Stop(str(error)) from None
             rows = absent if isinstance(error, NotInstalled) else failed
             # The text begins with the target; a registered one is known by its name.
             rows.append(Absent(text, str(error).partition(": ")[2] or str(error)))
     if not (resolved or failed):
         which = f" (not installed: {', '.join(row.allocator for row in absent)})" if absent else ""
-        raise _Stop(f"no allocator is registered that could be checked{which}: name a target")
+        raise Stop(f"no allocator is registered that could be checked{which}: name a target")
     return resolved, absent, failed
-
-
-def _save(traces: Sequence[Trace], folder: Path) -> None:
-    taken: set[Path] = set()
-    for trace in traces:
-        name = path = folder / file_name(trace)
-        count = 1
-        while path in taken:
-            count += 1
-            path = name.with_stem(f"{name.stem}-{count}")
-        taken.add(path)
-        try:
-            save(trace, path)
-        except OSError as error:
-            raise _Stop(f"{path}: it cannot be written: {error.strerror}") from None
-        click.echo(f"saved {path}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise _Stop(f"{path}: it cannot be written: {error.strerror}") from None
 
 
 @contextmanager
@@ -323,7 +237,7 @@ def _trace_from(path: Path) -> Trace:
     try:
         return load_trace(path)
     except TraceError as error:
-        raise _Stop(str(error)) from None
+        raise Stop(str(error)) from None
 
 
 _TRACE = click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
@@ -333,14 +247,14 @@ _TRACE = click.argument("trace_file", metavar="TRACE", type=click.Path(path_type
 @_TRACE
 def show(trace_file: Path) -> None:
     """Show a saved trace as a table. Nothing of it is run."""
-    _print(table.render(_trace_from(trace_file)))
+    put(table.render(_trace_from(trace_file)))
 
 
 @main.command("replay")
 @_TRACE
 @click.option("--allocator", required=True, metavar="TARGET", help="What to replay it on.")
-@_DEVICE
-@_TIMEOUT
+@DEVICE
+@TIMEOUT
 def replay_command(trace_file: Path, allocator: str, call_timeout: float) -> None:
     """Replay a saved trace on an allocator.
 
@@ -353,10 +267,10 @@ def replay_command(trace_file: Path, allocator: str, call_timeout: float) -> Non
         tested = target(load(allocator), allocator, contract, call_timeout)
         runs = [replay(tested.make, trace, call_timeout) for _ in range(REPLAYS)]
     except (TargetError, NotBuilt) as error:
-        raise _Stop(str(error)) from None
+        raise Stop(str(error)) from None
     count = sum(run.law == trace.law for run in runs)
     shown = next((run for run in runs if run.law == trace.law), runs[0])
-    _print(table.render(evolve(shown, allocator=allocator), count, REPLAYS))
+    put(table.render(evolve(shown, allocator=allocator), count, REPLAYS))
     if trace.law is None:
         broken = any(run.law is not None for run in runs)
     else:
@@ -384,11 +298,11 @@ def export(trace_file: Path, allocator: str | None, output: Path | None) -> None
     try:
         text = as_pytest(_trace_from(trace_file), allocator)
     except ValueError as error:
-        raise _Stop(str(error)) from None
+        raise Stop(str(error)) from None
     if output is None:
         click.echo(text, nl=False)
     else:
-        _write(output, text)
+        write(output, text)
 
 
 if __name__ == "__main__":

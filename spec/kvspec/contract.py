@@ -15,7 +15,7 @@ from kvspec.geometry import Geometry, blocks_for
 from kvspec.validation import as_tuple, at_least, each, of, one_of
 
 
-@frozen
+@frozen(slots=False)
 class History:
     """What a reservation may depend on: one sequence's past, in tokens.
 

@@ -3,7 +3,7 @@
 import random
 
 from kvimpls.reference import Reference
-from kvspec import Geometry
+from kvspec import Contract, Geometry
 from kvspec.driver.target import target
 from kvspec.engines.session import Session
 from kvspec.kernel.outcome import FULL, TOUCHED
@@ -12,9 +12,18 @@ from kvspec.suite.report import ExitCode
 from kvspec.traces.table import as_text
 from kvspec.traces.trace import from_json, to_json
 
+CONTROL = ("core", "reservation", "admission", "sharing", "lease")
+"""The capabilities whose calls and queries the tests of this folder are about."""
+
+
+class Plain(Reference):
+    """The reference, as far as these tests need it: its tables are asked for by sequence alone."""
+
+    contract = Contract(capabilities=CONTROL)
+
 
 def doing(method, deed):
-    """The reference, but that `method` answers what `deed(right answer)` gives or raises."""
+    """The plain reference, but that `method` answers what `deed(right answer)` gives or raises."""
 
     def odd(self, *arguments, **keywords):
         return deed(getattr(Reference, method)(self, *arguments, **keywords))
@@ -23,16 +32,16 @@ def doing(method, deed):
         return deed(Reference.allocate(self, seq, num_tokens, limit=limit))
 
     # The signature of `allocate` is a part of the claim.
-    return type("Odd", (Reference,), {method: odd_allocate if method == "allocate" else odd})
+    return type("Odd", (Plain,), {method: odd_allocate if method == "allocate" else odd})
 
 
 def answering(method, value):
-    """The reference, but that `method` answers `value` after it has done its work."""
+    """The plain reference, but that `method` answers `value` after it has done its work."""
     return doing(method, lambda right: value)
 
 
 def raising(method, error):
-    """The reference, but that `method` raises `error` after it has done its work."""
+    """The plain reference, but that `method` raises `error` after it has done its work."""
 
     def deed(right):
         raise error

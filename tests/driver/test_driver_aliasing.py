@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from hostile import doing, reported, walk
+from hostile import Plain, doing, reported, walk
 
 from kvimpls.museum import AliasedTable
-from kvimpls.reference import Reference
 from kvspec import Geometry
 from kvspec.driver.target import target
 from kvspec.engines.session import Session
 
 
-class CachedList(Reference):
+class CachedList(Plain):
     """Answers one list for each sequence, and brings it up to date when it is asked."""
 
     def __init__(self, geometry):
@@ -28,7 +27,7 @@ class CachedUntilChanged(CachedList):
     """Answers the same list again for as long as nothing has changed."""
 
     def block_table(self, seq):
-        fresh = Reference.block_table(self, seq)
+        fresh = Plain.block_table(self, seq)
         key, answer = self._lists.get(seq, (None, None))
         if key != tuple(fresh):
             answer = fresh
@@ -36,7 +35,7 @@ class CachedUntilChanged(CachedList):
         return answer
 
 
-class OneBuffer(Reference):
+class OneBuffer(Plain):
     """Answers all sequences out of one list (the shape of NVIDIA/TensorRT-LLM#15546)."""
 
     def __init__(self, geometry):
@@ -48,7 +47,7 @@ class OneBuffer(Reference):
         return self._buffer
 
 
-class ClearsWhatItGave(Reference):
+class ClearsWhatItGave(Plain):
     """Takes the list back that it answered last."""
 
     last = None
@@ -63,7 +62,7 @@ class ClearsWhatItGave(Reference):
         return self.last
 
 
-class ShrinksWhatItGave(Reference):
+class ShrinksWhatItGave(Plain):
     """Overwrites the list that it answered last with what is no table."""
 
     last = None
@@ -78,7 +77,7 @@ class ShrinksWhatItGave(Reference):
         return self.last
 
 
-class Rows(Reference):
+class Rows(Plain):
     """Keeps its tables as arrays, one a sequence, for as long as they have one length."""
 
     dtype = np.int64
@@ -99,7 +98,7 @@ class UnsignedRows(Rows):
     dtype = np.uint8
 
 
-class GivesItsOwnOnce(Reference):
+class GivesItsOwnOnce(Plain):
     """Answers the list that it works on the first time, and copies of it from then on."""
 
     def __init__(self, geometry):
@@ -114,7 +113,7 @@ class GivesItsOwnOnce(Reference):
         return blocks
 
 
-class FallsOverIt(Reference):
+class FallsOverIt(Plain):
     """Works on the list that it has answered, and trusts it to hold ids of blocks."""
 
     def block_table(self, seq):
@@ -156,7 +155,7 @@ def test_torch_views_of_the_allocators_tables_are_reported():
     reported(Views, "snapshot", "it is no snapshot")
 
 
-class Watched(Reference):
+class Watched(Plain):
     """Fails when anything but a block of its own turns up in its tables."""
 
     def block_table(self, seq):
@@ -185,8 +184,8 @@ def test_what_was_scribbled_is_undone():
     """An allocator that is aliased gets its own table back, so that one law alone is broken."""
     made = []
 
-    def make(geometry):
-        made.append(AliasedTable(geometry))
+    def make(geometry, **checkpoint):
+        made.append(AliasedTable(geometry, **checkpoint))
         return made[-1]
 
     session = Session(make, target(AliasedTable).specification(Geometry(4, 2)))
@@ -200,7 +199,7 @@ def test_what_was_scribbled_is_undone():
 def test_a_failing_query_is_not_taken_for_aliasing():
     """A table that cannot be had, scribbled on or not, is what is reported."""
 
-    class SecondTime(Reference):
+    class SecondTime(Plain):
         asked = 0
 
         def block_table(self, seq):

@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 
 import numpy as np
 import pytest
-from hostile import answering, doing, raising, reported, walk
+from hostile import Plain, answering, doing, raising, reported, walk
 
 from kvimpls.reference import Reference
 from kvspec import Geometry, OutOfBlocks
@@ -491,7 +491,7 @@ class OutOfMemory(OutOfBlocks):
 def test_an_error_is_known_by_its_base():
     """A subclass of the refusal is the refusal."""
 
-    class Renamed(Reference):
+    class Renamed(Plain):
         def _take(self, count):
             try:
                 return super()._take(count)
@@ -505,7 +505,7 @@ def test_an_error_is_known_by_its_base():
 def test_a_lazy_refusal_is_a_refusal():
     """A mutator may be a generator, whose refusal comes when its copies are asked for."""
 
-    class Lazy(Reference):
+    class Lazy(Plain):
         def append(self, seq, num_tokens):
             yield from super().append(seq, num_tokens)
 

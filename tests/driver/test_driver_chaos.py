@@ -6,7 +6,7 @@ from enum import Enum
 
 import numpy as np
 import pytest
-from hostile import walk
+from hostile import Plain, walk
 
 from kvimpls.reference import Reference
 from kvspec import InvalidLength, OutOfBlocks, UnknownLease, UnknownSequence, UnsupportedGeometry
@@ -103,7 +103,7 @@ ERRORS = (
 def chaotic(seed, odds=0.2):
     """A store that does its work or not, and answers rightly or not, as a seeded generator says."""
 
-    class Chaos(Reference):
+    class Chaos(Plain):
         width = 4
         dtype = "float32"
 

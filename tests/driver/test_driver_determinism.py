@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hostile import Reference, doing, reported
+from hostile import CONTROL, Plain, doing, reported
 
 from kvimpls.museum import EXHIBITS
 from kvspec import Contract
@@ -87,7 +87,7 @@ def test_no_address_of_an_answer_is_in_a_trace(method, value):
     reported(doing(method, lambda right: value()), "well-formed")
 
 
-class Sometimes(Reference):
+class Sometimes(Plain):
     """Loses count at random, with randomness that nobody can seed."""
 
     odds = 0.05
@@ -97,7 +97,7 @@ class Sometimes(Reference):
         return super().num_free_blocks() - (self._random.random() < self.odds)
 
 
-class Once(Reference):
+class Once(Plain):
     """Loses count once in the life of the process."""
 
     calls = 0
@@ -138,10 +138,10 @@ def test_a_fault_that_comes_at_random_is_reported(odds):
         assert as_text(report.trace, report.reproduced, report.replays)
 
 
-class Generous(Reference):
+class Generous(Plain):
     """Takes a block too many at random, as its contract allows."""
 
-    contract = Contract(reservation=Unspecified())
+    contract = Contract(capabilities=CONTROL, reservation=Unspecified())
     _random = random.SystemRandom()
 
     def allocate(self, seq, num_tokens, *, limit=None):
@@ -156,7 +156,7 @@ def test_an_allocator_may_be_random():
     assert check_allocator(Generous, profile="quick").trace is None
 
 
-class Moody(Reference):
+class Moody(Plain):
     """Raises at random what no interface has."""
 
     _random = random.SystemRandom()

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from hostile import Reference, doing, reported
+from hostile import Plain, doing, reported
 
 from kvspec import Geometry
 from kvspec.driver.driver import NotBuilt
@@ -104,7 +104,7 @@ HANGS = [
 
 def one_call(make, timeout=TIMEOUT):
     """A session of one allocation."""
-    session = Session(make, target(Reference).specification(Geometry(4, 2)), "hangs", timeout)
+    session = Session(make, target(Plain).specification(Geometry(4, 2)), "hangs", timeout)
     session.call("allocate", seq=0, num_tokens=1)
     return session
 
@@ -201,7 +201,7 @@ def test_a_constructor_that_hangs_is_reported(where, previous_handler):
 
     def build():
         try:
-            Session(spin, target(Reference).specification(), "hangs", TIMEOUT)
+            Session(spin, target(Plain).specification(), "hangs", TIMEOUT)
         except NotBuilt as error:
             errors.append(str(error))
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hostile import Seeded, reported, walk
+from hostile import CONTROL, Plain, Seeded, reported, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvimpls.reference import Reference
-from kvspec import Geometry, InvalidLength, UnknownSequence
+from kvspec import Contract, Geometry, InvalidLength, UnknownSequence
 from kvspec.driver.store import Rows, exact_bits
 from kvspec.driver.target import target
 from kvspec.driver.values import Nonsense
@@ -17,9 +16,10 @@ from kvspec.kernel.state import Cell
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint64")
 
 
-class Store(Reference):
+class Store(Plain):
     """A right store: rows in a pool of blocks, copied as the reference says."""
 
+    contract = Contract(capabilities=(*CONTROL, "store"))
     width = 4
     dtype = np.dtype("float32")
 

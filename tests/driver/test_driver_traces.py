@@ -30,8 +30,8 @@ def odd(make):
     """An allocator with a contract of its own that has a fault."""
 
     class Odd(make):
-        def num_free_blocks(self):
-            return super().num_free_blocks() - (len(self._sequences) == 2)
+        def num_free_blocks(self, pool=0):
+            return super().num_free_blocks(pool) - (len(self._sequences) == 2)
 
     return Odd
 

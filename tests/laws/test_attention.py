@@ -130,10 +130,11 @@ def test_rows_are_small_exact_and_all_different(heads):
 def test_the_first_word_is_a_permutation(bits):
     """With few bits, just as many rows as these tell apart are different, and then they recur."""
     heads = Heads(*bits, 11)
-    count = 2 ** tag_bits(heads)
-    first = [row(0, op, 1, heads) for op in range(count)]
-    assert len(set(first)) == count
-    assert row(0, count, 1, heads) == first[0]
+    count, writers = 2 ** tag_bits(heads), 16
+    steps = count // writers
+    first = [row(0, op, 1, heads, writer) for op in range(steps) for writer in range(writers)]
+    assert len(set(first)) == len(first) == count
+    assert row(0, steps, 1, heads) == row(0, 0, 1, heads, writers) == first[0]
 
 
 def test_every_position_has_its_turn_and_every_head_both_queries():

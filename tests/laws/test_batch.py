@@ -33,8 +33,10 @@ from scopes import (
 from kvimpls.reference import Reference
 from kvspec.contract import Contract, Granular, Unspecified
 from kvspec.driver.driver import Driver
+from kvspec.engines.session import Session
 from kvspec.geometry import DEVICE, Geometry, Group
 from kvspec.interface import Copy
+from kvspec.kernel.names import call_text
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.outcome import DONE, FULL, REFUSED, Answer, Observation, Outcome
 from kvspec.kernel.script import Call, call
@@ -42,6 +44,8 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import batch, specification
+from kvspec.traces.moves import Case, moves, size
+from kvspec.traces.trace import from_json, to_json
 
 ALL = ("core", "sharing", "lease", "batch")
 SMALL = scope(3, 2, capabilities=ALL)
@@ -450,3 +454,19 @@ def test_the_answer_to_a_refused_batch_changes_nothing():
     assert step.answer == REFUSED
     again = SMALL.choices(step.after, step.operation)
     assert [outcome.answer for outcome in again] == [REFUSED]
+
+
+# ------------------------------------------------------------------------------ traces
+
+
+def test_the_moves_make_a_batch_smaller():
+    """A sequence less, one number for all, other names; and of a batch of one, the append."""
+    session = Session(Reference, WIDE)
+    for one in (allocate(0, 1), allocate(1, 1), both((1, 0), (2, 1)), both((0,), 3)):
+        assert session.perform(WIDE.operation(one)) == ()
+    case = Case(WIDE.geometry, session.trace.steps)
+    smaller = [move for move in moves(case) if size(move) < size(case)]
+    found = {call_text(step.operation) for move in smaller for step in move.steps}
+    assert {"append_batch([A], [1])", "append_batch([B], [2])"} <= found
+    assert {"append_batch([B A], 1)", "append_batch([A B], [2 1])", "append(A, 3)"} <= found
+    assert from_json(to_json(session.trace)) == session.trace

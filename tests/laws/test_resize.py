@@ -31,6 +31,8 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import resize, specification
+from kvspec.traces.moves import Case, moves
+from kvspec.traces.trace import TraceError, from_json, to_json
 
 ALL = ("core", "admission", "sharing", "lease", "resize")
 SMALL = scope(2, 2, capabilities=ALL)
@@ -261,3 +263,28 @@ FAULTS_OF_LAWS: dict[str, Callable[[], Step]] = {
 def test_a_law_is_the_first_that_its_own_fault_breaks():
     """New blocks that are not counted: the law says so, and then conservation implies it."""
     first_of_its_own("resize", FAULTS_OF_LAWS["resize"](), ["conservation"])
+
+
+# ------------------------------------------------------------------------------ traces
+
+
+def test_no_move_makes_a_pool_more_than_twice_as_large_as_it_was_built():
+    """A smaller pool takes its resizes with it."""
+    session = Session(Reference, WIDE)
+    for one in (allocate(0, 1), to(8), to(3)):
+        assert session.perform(WIDE.operation(one)) == ()
+    case = Case(WIDE.geometry, session.trace.steps)
+    for move in moves(case):
+        sizes = [s.operation.num_blocks for s in move.steps if s.operation.method == "resize"]
+        assert all(size <= 2 * move.geometry.num_blocks for size in sizes)
+    assert any(move.geometry.num_blocks == 3 and len(move.steps) == 3 for move in moves(case))
+
+
+def test_a_trace_that_makes_the_pool_larger_than_that_is_not_read():
+    """Following it would take memory that nobody has bounded."""
+    session = Session(Reference, WIDE)
+    session.perform(WIDE.operation(to(8)))
+    text = to_json(session.trace)
+    assert from_json(text) == session.trace
+    with pytest.raises(TraceError, match="larger than 8 blocks"):
+        from_json(text.replace('"num_blocks": 8', '"num_blocks": 9'))

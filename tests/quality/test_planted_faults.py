@@ -107,12 +107,13 @@ PLANTED = (
     ),
     Planted(
         CountNotDecremented,
-        "conservation",
-        "The last user has gone and the block is not free. With two users there is nothing to be "
-        "seen before that: a count is wrong, but the block is in use.",
-        4,
+        "table-counts",
+        "One table has let go of the block, and the allocator's own count of it does not say so. "
+        "Without that count nothing is to be seen before the last user has gone and the block is "
+        "not free.",
+        3,
         (1, 1),
-        ("allocate(A, 1)", "fork(A, B)", "free(A)", "free(B)"),
+        ("allocate(A, 1)", "fork(A, B)", "free(A)"),
     ),
     Planted(
         ReuseWhileLeased,

@@ -1,6 +1,7 @@
 """Allocators that are right and unusual are not flagged, and no law is held without a bite."""
 
 import pytest
+from attrs import evolve
 
 from kvimpls.reference import Reference
 from kvimpls.unusual import (
@@ -118,6 +119,6 @@ def test_duties_of_the_caller_go_with_relocation():
     """The witnesses' wrong calls are left out, also where choices are not enumerated."""
 
     class Trusting(Relocating):
-        contract = Contract(relocates=True, misuse="callers_duty")
+        contract = evolve(Relocating.contract, misuse="callers_duty")
 
     assert check_allocator(Trusting, profile="quick").trace is None

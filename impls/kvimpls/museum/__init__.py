@@ -1,7 +1,10 @@
 """A museum of faults: allocators that each carry one, most of them from a public report.
 
-Every exhibit is the reference but for a few lines, and its docstring says what is wrong and
-where it was seen. A suite that lets one of them pass has a hole.
+Every exhibit is a correct allocator but for a few lines, and its docstring says what is wrong and
+where it was seen. Most stand on the reference, and claim all that it does; those of the data
+plane on `store`, which gives it real data. `registry` is the catalogue, in the order of the
+reports, and `controls` has what was reported and is right. A suite that lets one of the exhibits
+pass, or flags one of the controls, has a hole.
 """
 
 from kvimpls.museum.core import (
@@ -27,6 +30,7 @@ EXHIBITS: tuple[type[Reference], ...] = (
     ReuseWhileLeased,
     FirstLeaseReleases,
 )
+"""Ten whose shortest stories are so short that they are known by search; `registry` has all."""
 
 __all__ = [
     "EXHIBITS",

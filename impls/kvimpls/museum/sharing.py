@@ -20,6 +20,34 @@ class DoubleHandOut(Reference):
         return answer
 
 
+class ForkNotCounted(Reference):
+    """A fork does not raise the counts of the blocks that it shares.
+
+    apache/tvm#16666, where the child's end then took the parent's blocks away.
+    """
+
+    def _share(self, parent: int, child: int) -> list[Copy]:
+        copies = super()._share(parent, child)
+        for block in self._sequences[child].held():
+            self._count(block, -1)
+        return copies
+
+
+class CountsTheReleased(Reference):
+    """A fork counts a block once more for each entry of the table that the window has released.
+
+    vllm-project/vllm#3347, where the entries before the window were one ring with those in it,
+    so that a block stood in a table several times, and was counted for each.
+    """
+
+    def _share(self, parent: int, child: int) -> list[Copy]:
+        copies = super()._share(parent, child)
+        sequence = self._sequences[child]
+        for block in sequence.held()[-1:]:
+            self._count(block, sequence.blocks.count(None))
+        return copies
+
+
 class ForgottenCopyOnWrite(Reference):
     """An append writes into the tail that it shares with a fork.
 
@@ -44,3 +72,19 @@ class CountNotDecremented(Reference):
         full = sequence.blocks[: sequence.length // self._geometry.block_size]
         self._references.update(b for b in full if b is not None and self._references[b] > 1)
         return super().free(seq)
+
+
+class ForkLosesTheTail(Reference):
+    """A fork's child has its parent's length and only those of its blocks that are full.
+
+    No public report of this is known to us.
+    """
+
+    def _share(self, parent: int, child: int) -> list[Copy]:
+        copies = super()._share(parent, child)
+        sequence = self._sequences[child]
+        full = sequence.length // self._block_size
+        tail = [block for block in sequence.blocks[full:] if block is not None]
+        self._journal.set(sequence, "blocks", sequence.blocks[:full])
+        self._let_go(tail)
+        return copies

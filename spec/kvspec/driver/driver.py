@@ -1,14 +1,22 @@
 """One allocator under test: calls it, asks what the schedule says, hands the outcome on."""
 
-import inspect
 from collections.abc import Callable
-from functools import partial
+from types import CoroutineType
 from typing import Any
 
 import numpy as np
 from attrs import define, field
 
 from kvspec.driver import values
+from kvspec.driver.making import (
+    GeometryRefused,
+    NotBuilt,
+    TargetError,
+    build,
+    mro_names,
+    rows_of,
+)
+from kvspec.driver.snapshots import UNASKED, Given, is_shared
 from kvspec.driver.store import HeadRows, Rows
 from kvspec.driver.values import Nonsense, raised, text_of
 from kvspec.driver.watchdog import TimeUp, within
@@ -18,6 +26,7 @@ from kvspec.kernel.events import Written
 from kvspec.kernel.names import call_text, sequence_name
 from kvspec.kernel.operation import Array, Handle, Operation, Query, Values
 from kvspec.kernel.outcome import (
+    DONE,
     TOUCHED,
     Answer,
     Asked,
@@ -31,96 +40,20 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, State, TableOf
 from kvspec.rooms import attention
 
+__all__ = [
+    "DEFAULT_CALL_TIMEOUT",
+    "Driver",
+    "GeometryRefused",
+    "NotBuilt",
+    "TargetError",
+    "build",
+    "rows_of",
+]
+
 DEFAULT_CALL_TIMEOUT = 10.0
 """Seconds that one call may take, and the queries after it together."""
 
 _ERRORS = {kind.__name__ for kind in AllocatorError.__subclasses__()} | {AllocatorError.__name__}
-
-
-Checkpoint = Callable[[str], None]
-
-
-class TargetError(Exception):
-    """A target that cannot be checked; the text says what, where, and what to try."""
-
-
-class NotBuilt(TargetError):
-    """The factory did not make an allocator; the text says why."""
-
-
-class GeometryRefused(NotBuilt):
-    """The factory raised `UnsupportedGeometry`."""
-
-
-def _mro_names(error: BaseException) -> list[str]:
-    return [kind.__name__ for kind in type(error).__mro__]
-
-
-def build(
-    make: Callable[..., Any],
-    spec: Specification,
-    timeout: float,
-    checkpoint: Checkpoint | None = None,
-) -> Any:
-    """A fresh allocator from the factory, or `NotBuilt`."""
-    try:
-        return within(timeout, partial(_build, make, spec, checkpoint))
-    except TimeUp:
-        raise NotBuilt(f"the factory did not come back for {spec.geometry}") from None
-
-
-def _build(make: Callable[..., Any], spec: Specification, checkpoint: Checkpoint | None) -> Any:
-    try:
-        if checkpoint is None:
-            made = make(spec.geometry)
-        else:
-            made = make(spec.geometry, checkpoint=checkpoint)
-    except (TimeUp, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if "UnsupportedGeometry" in _mro_names(error):
-            raise GeometryRefused(f"{spec.geometry} is refused: {raised(error)}") from None
-        raise NotBuilt(f"the factory raised {raised(error)} for {spec.geometry}") from error
-    if made is None:
-        raise NotBuilt(f"the factory returned None for {spec.geometry}")
-    return made
-
-
-def rows_of(allocator: Any, spec: Specification, timeout: float) -> Rows:
-    """The rows that fit the store which `allocator` is, or `NotBuilt`."""
-
-    attends = any(room is attention.ROOM for room in spec.rooms)
-    named = "its attributes width and dtype"
-    named += f", {', '.join(attention.ROOM.attributes)}" if attends else ""
-
-    def attributes() -> Rows:
-        width, dtype, slots = allocator.width, allocator.dtype, spec.most_tokens
-        if attends:
-            return HeadRows(width, dtype, slots, allocator, spec.geometry)
-        return Rows(width, dtype, slots)
-
-    def checked() -> Rows:
-        try:
-            return attributes()
-        except (TimeUp, KeyboardInterrupt):
-            raise
-        except Nonsense as nonsense:
-            raise NotBuilt(str(nonsense)) from None
-        except BaseException as error:
-            raise NotBuilt(f"{named}: {raised(error)}") from error
-
-    try:
-        return within(timeout, checked)
-    except TimeUp:
-        raise NotBuilt(f"{named} did not come back") from None
-
-
-@define
-class _Given:
-    """A table as the caller was given it, and what it read then."""
-
-    raw: Any
-    entries: Entries
 
 
 @define
@@ -157,8 +90,8 @@ class Driver:
     _allocator: Any = field(init=False)
     _rows: Rows | None = field(init=False, default=None)
     _handles: dict[int, Any] = field(init=False, factory=dict)
-    _given: dict[TableOf, _Given] = field(init=False, factory=dict)
-    _asking: str = field(init=False, default="what follows the call")
+    _given: dict[TableOf, Given] = field(init=False, factory=dict)
+    _asking: "_Question" = field(init=False, default=("what follows the call",))
     _left: int = field(init=False, default=0)
     """So many checkpoints are to be passed until one fails; 0 where none is to fail."""
     _failed: str | None = field(init=False, default=None)
@@ -206,7 +139,7 @@ class Driver:
         try:
             within(self.timeout, look_around)
         except TimeUp:
-            oddities.append(f"{self._asking} did not come back")
+            oddities.append(f"{_name(self._asking)} did not come back")
         return Outcome(answer, seen.observation(oddities), failed)
 
     def _checkpoint(self, point: str) -> None:
@@ -230,7 +163,7 @@ class Driver:
         except Nonsense as nonsense:
             return Answer("nonsense", str(nonsense))
         except BaseException as error:  # SystemExit is an outcome too
-            names = _mro_names(error)
+            names = mro_names(error)
             if self._failed is not None and "InjectedFault" in names:
                 return Answer("injected", self._failed)
             if "OutOfBlocks" in names:
@@ -240,12 +173,14 @@ class Driver:
 
     def _invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         result = getattr(self._allocator, method)(*arguments, **keywords)
-        if inspect.iscoroutine(result):
+        if isinstance(result, CoroutineType):
             result.close()  # or Python would warn that nobody awaited it
             raise Nonsense("the answer is a coroutine, and the interface is not asynchronous")
         return result
 
     def _value(self, argument: Any) -> Any:
+        if type(argument) is int:
+            return argument
         if isinstance(argument, Handle):
             # A lease that was never begun is an object that the allocator cannot know.
             return self._handles.get(argument.name, object())
@@ -264,6 +199,8 @@ class Driver:
     def _answer(self, operation: Operation, state: State, result: object) -> Answer:
         match operation.answers:
             case "copies":
+                if result is None or (type(result) is list and not result):
+                    return DONE
                 source, to = (state.tiers[tier] for tier in operation.tiers)
                 return Answer(
                     "done", copies=values.copies(result, source, to, 4 * self._most(state))
@@ -297,8 +234,8 @@ class Driver:
             needed += [cell for cells in state.contents.values() for cell in cells]
             store.keep(cell for cell in needed if cell is not None)
         rows = store.encode(written.cells)
-        name = f"write({sequence_name(written.seq)}, {written.start}, {len(rows)} rows)"
-        self._ask(name, oddities, lambda: self._invoke("write", written.seq, written.start, rows))
+        name = ("write", sequence_name(written.seq), written.start, f"{len(rows)} rows")
+        self._ask(name, oddities, self._invoke, "write", written.seq, written.start, rows)
         rows.fill(0)  # a caller may use its buffer again, so a store must not have kept it
 
     # ------------------------------------------------------------------ the queries
@@ -315,35 +252,46 @@ class Driver:
         wanted = self.spec.concerned(after, operation, look)
         for table in [table for table in self._given if table.seq not in after.sequences]:
             del self._given[table]
+        most = 64 + 16 * self._most(after)
+        if before.pools is not after.pools:
+            most = max(most, 64 + 16 * self._most(before))
         for seq in wanted:
             for table, method, arguments in self.spec.tables(seq, after):
-                name = f"{method}({', '.join([sequence_name(seq), *map(str, arguments[1:])])})"
-                look_up = partial(self._table, table, method, arguments, (before, after), seen)
-                entries = self._ask(name, oddities, look_up)
+                were, are = before.tiers[table.place.tier], after.tiers[table.place.tier]
+                # What is no block any more is not nonsense: whether a table may have it is for
+                # the laws.
+                blocks = are
+                if were != are:
+                    blocks = range(min(were.start, are.start), max(were.stop, are.stop))
+                asked = (method, sequence_name(seq), *arguments[1:])
+                entries = self._ask(
+                    asked, oddities, self._table, table, method, arguments, blocks, most, seen
+                )
                 if entries is not None:
                     seen.tables[table] = entries
         if look.full:
             for place, method, arguments in self.spec.counts(after):
-                name = f"{method}({', '.join(map(str, arguments))})"
-                free = self._ask(name, oddities, partial(self._count, method, arguments))
+                asked = (method, *arguments)
+                free = self._ask(asked, oddities, self._count, method, arguments)
                 if free is not None:
                     seen.free[place] = free
         if self._rows is not None:
             for seq in wanted:
                 if after.sequences[seq].resident:
                     length = after.sequences[seq].length
-                    name = f"read({sequence_name(seq)})"
-                    cells = self._ask(name, oddities, partial(self._read, seq, length))
+                    cells = self._ask(
+                        ("read", sequence_name(seq)), oddities, self._read, seq, length
+                    )
                     if cells is not None:
                         seen.readings[seq] = cells
         if look.full:
             for query in self.spec.queries(after):
-                name = call_text(query)
-                answer = self._ask(name, oddities, partial(self._call, query, after))
+                answer = self._ask((query,), oddities, self._call, query, after)
                 if answer is not None and answer.kind == "done":
                     seen.asked.append(Asked(query, answer))
                 elif answer is not None:
-                    oddities.append(f"{name}: {answer.kind} {answer.value}".rstrip())
+                    said = f"{answer.kind} {answer.value}".rstrip()
+                    oddities.append(f"{call_text(query)}: {said}")
 
     def _attend(
         self,
@@ -372,25 +320,32 @@ class Driver:
             if not sequence.resident or not attention.all_there(len(cells), shown, geometry):
                 continue
             position, query = attention.probing(cells, before.clock, geometry, rows.heads)
-            name = f"attend({sequence_name(seq)}, a query along position {position})"
-            output = self._ask(name, oddities, partial(self._output, seq, query, rows))
+            asked_of = ("attend", sequence_name(seq), f"a query along position {position}")
+            output = self._ask(asked_of, oddities, self._output, seq, query, rows)
             if output is not None:
                 seen.attended[seq] = Attended(rows.heads, (Probe(query, output, position),))
 
     def _output(self, seq: int, query: tuple[float, ...], rows: HeadRows) -> tuple[float, ...]:
         return rows.output(self._invoke("attend", seq, rows.query(query)))
 
-    def _ask(self, name: str, oddities: list[str], query: Callable[[], Any]) -> Any:
-        """What `query` gives, or `None` and an oddity under its name."""
-        self._asking = name
+    def _ask(
+        self,
+        question: "_Question",
+        oddities: list[str],
+        query: Callable[..., Any],
+        /,
+        *arguments: Any,
+    ) -> Any:
+        """What `query` gives, or `None` and an oddity under the name of the question."""
+        self._asking = question
         try:
-            return query()
+            return query(*arguments)
         except (TimeUp, KeyboardInterrupt):
             raise
         except Nonsense as nonsense:
-            oddities.append(f"{name}: {nonsense}")
+            oddities.append(f"{_name(question)}: {nonsense}")
         except BaseException as error:  # SystemExit is an outcome too
-            oddities.append(f"{name} raised {raised(error)}")
+            oddities.append(f"{_name(question)} raised {raised(error)}")
         return None
 
     def _count(self, method: str, arguments: tuple[int, ...]) -> int:
@@ -405,73 +360,43 @@ class Driver:
         table: TableOf,
         method: str,
         arguments: tuple[int, ...],
-        states: tuple[State, State],
+        blocks: range,
+        most: int,
         seen: _Seen,
     ) -> Entries:
-        # What is no block any more is not nonsense: whether a table may have it is for the laws.
-        were, are = (state.tiers[table.place.tier] for state in states)
-        blocks = range(min(were.start, are.start), max(were.stop, are.stop))
-        window = self.spec.geometry.layout[table.group].window is not None
+        window = self.spec.layout[table.group].window is not None
 
         def entries(raw: object) -> Entries:
-            return values.table(raw, blocks, 64 + 16 * max(map(self._most, states)), window)
+            return values.table(raw, blocks, most, window)
 
         def ask() -> Any:
             return self._invoke(method, *arguments)
 
-        earlier = self._given.get(table)
-        if earlier is not None and self._is_shared(earlier, ask, entries, blocks.stop + 6):
-            seen.aliased.append(table)
-        raw = ask()
+        earlier, raw = self._given.get(table), UNASKED
+        if earlier is not None:
+            shared, raw = is_shared(earlier, ask, entries, blocks.stop + 6)
+            if shared:
+                seen.aliased.append(table)
+        if raw is UNASKED:
+            raw = ask()
         found = entries(raw)
-        self._given[table] = _Given(raw, found)
+        self._given[table] = Given(raw, found)
         return found
 
-    @staticmethod
-    def _is_shared(
-        earlier: _Given, ask: Callable[[], Any], entries: Callable[[object], Entries], junk: int
-    ) -> bool:
-        """Whether the table that the caller holds is one with the allocator's own.
 
-        It is when it has changed by itself, or when the caller's scribbling on it shows in the
-        next answer, is gone with it, or brings the allocator to fall. It is undone at once. Junk
-        is nobody's block; and not negative, since tables may be arrays of unsigned numbers.
-        """
-        try:
-            same = type(earlier.raw) is list and tuple(earlier.raw) == earlier.entries
-            if not same and entries(earlier.raw) != earlier.entries:
-                return True
-        except Nonsense:
-            return True
-        if not earlier.entries or not _overwrite(earlier.raw, 0, junk):
-            return False
-        try:
-            answer = ask()
-            return _starts_with(junk, answer) or not _starts_with(junk, earlier.raw)
-        except (TimeUp, KeyboardInterrupt):
-            raise
-        except BaseException:  # whether it was the scribbling shows below
-            pass
-        finally:
-            _overwrite(earlier.raw, 0, earlier.entries[0])
-        ask()
-        return True
+_Question = tuple[Any, ...]
+"""A method and its arguments, or a query: what is asked, for a text that is seldom wanted."""
+
+
+def _name(question: _Question) -> str:
+    """A question as a text names it."""
+    first, *rest = question
+    if isinstance(first, Operation):
+        return call_text(first)
+    if len(question) == 1 and " " in first:
+        return str(first)
+    return f"{first}({', '.join(map(str, rest))})"
 
 
 def _one_in_turn(live: tuple[int, ...], clock: int) -> tuple[int, ...]:
     return live[clock % len(live) :][:1] if live else ()
-
-
-def _starts_with(junk: int, raw: Any) -> bool:
-    try:
-        return bool(raw[0] == junk)
-    except Exception:  # a hostile table shows nothing
-        return False
-
-
-def _overwrite(raw: Any, index: int, value: object) -> bool:
-    try:
-        raw[index] = value
-    except Exception:  # immutable: there is nothing to scribble on
-        return False
-    return True

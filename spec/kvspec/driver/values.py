@@ -107,7 +107,10 @@ def table(value: object, blocks: range, most: int, window: bool = False) -> Entr
     """A block table: a list, tuple or array of block ids; with a window, `None` is one too."""
     if isinstance(value, list | tuple) and len(value) <= most:  # what nearly all are, quickly
         entries: tuple[Any, ...] = tuple(value)
-        if all(type(entry) is int and entry in blocks for entry in entries):
+        for entry in entries:
+            if type(entry) is not int or entry not in blocks:
+                break
+        else:
             return entries
     if not (isinstance(value, Sequence | set | frozenset) or hasattr(value, "tolist")):
         raise Nonsense(f"the table is {shown(value)}, not a list, tuple or array")
@@ -119,7 +122,7 @@ def table(value: object, blocks: range, most: int, window: bool = False) -> Entr
 
 def copies(value: object, sources: range, ends: range, most: int) -> tuple[Copy, ...]:
     """The copies that a mutator returned: `None`, or an iterable of pairs of block ids."""
-    if value is None:
+    if value is None or (type(value) is list and not value):
         return ()
     pairs = []
     for i, item in enumerate(_items(value, "the answer", most)):

@@ -1,6 +1,7 @@
 """The ledger of a run: for each law, how often it was asked and how often it bit."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from attrs import define, field
 
@@ -10,6 +11,9 @@ from kvspec.kernel.step import Step
 _ENOUGH = 16
 """After so many bites, one more is looked for in every 32nd relevant step only."""
 
+_SELDOM = 4096
+"""After so many relevant steps ever more seldom: a soak has bitten often enough by then."""
+
 
 @define
 class Ledger:
@@ -17,25 +21,35 @@ class Ledger:
 
     An evaluation is a step to which the law is relevant. A bite is found by perturbing the
     outcome, which costs more than judging; so after the first ones only a part of the steps
-    is looked at, and the count of bites is a lower bound.
+    is looked at, and the count of bites is a lower bound. `watch` is shown every step, if given.
     """
 
     steps: int = 0
     evaluations: Counter[str] = field(factory=Counter)
     bites: Counter[str] = field(factory=Counter)
     broken: Counter[str] = field(factory=Counter)
+    watch: Callable[[Step], None] | None = None
+    _due: Counter[str] = field(init=False, factory=Counter)
+    """From which relevant step on another bite is looked for, by law."""
 
     def note(self, step: Step, breaches: tuple[Breach, ...]) -> None:
         """Count one judged step."""
         self.steps += 1
         for breach in breaches:
             self.broken[breach.law] += 1
+        evaluations, due = self.evaluations, self._due
         for law in step.relevant:
-            self._note(law, step)
+            count = evaluations[law.id] = evaluations.get(law.id, 0) + 1
+            if count >= due.get(law.id, 0):
+                self._look_for_bite(law, step, count)
+        if self.watch is not None:
+            self.watch(step)
 
-    def _note(self, law: Law, step: Step) -> None:
-        self.evaluations[law.id] += 1
-        count = self.evaluations[law.id]
-        wanted = self.bites[law.id] < _ENOUGH or count % 32 == 0
-        if wanted and law.bites(step):
+    def _look_for_bite(self, law: Law, step: Step, count: int) -> None:
+        if law.bites(step):
             self.bites[law.id] += 1
+        if self.bites[law.id] < _ENOUGH and count < _SELDOM:
+            self._due[law.id] = count + 1
+        else:
+            later = count // 128 if count > _SELDOM else 0
+            self._due[law.id] = (count // 32 + 1) * 32 + later

@@ -19,22 +19,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, GeometryRefused
+from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import Target
 from kvspec.driver.watchdog import watching
+from kvspec.engines.episode import Episode, begin
 from kvspec.engines.ledger import Ledger
-from kvspec.engines.session import Session
-from kvspec.kernel import generation
 from kvspec.kernel.law import LawBroken
-from kvspec.kernel.outcome import FULL, TOUCHED
-from kvspec.kernel.room import Room
-from kvspec.rooms import LAWS, specification
+from kvspec.rooms import LAWS
 from kvspec.traces.trace import Trace
 
 T = TypeVar("T")
-
-_EVERY = 4
-"""In an episode that looks sparsely, every so manieth step is looked at in full."""
 
 _TOGETHER = 10
 """So many episodes are one run of Hypothesis: it varies what it has drawn, so that the episodes of
@@ -117,45 +111,24 @@ class AllocatorMachine(RuleBasedStateMachine):
     run: ClassVar[Run]
     timeout: ClassVar[float]
 
-    session: Session
-    mix: generation.Mix
-    sparse: bool
-    faulty: bool
+    episode: Episode
 
     @initialize(chooser=choosers())
     def build(self, chooser: HypothesisChooser) -> None:
-        """A fresh allocator with a small geometry, a mix of operations, a schedule of looks."""
-        self.sparse = chooser.pick((False, False, True))
-        rooms = generation.focus(chooser, self.target.rooms)
-        self.session = self._session(chooser, rooms)
-        self.mix = generation.mix(chooser, self.session.spec, rooms)
-        # Most episodes without: what fails on the way hides what goes wrong without.
-        self.faulty = self.session.spec.claims("injection") and chooser.pick((False, False, True))
+        """A fresh allocator, and what the episode is about."""
+        self.episode = begin(chooser, self.target, self.run.ledger, self.timeout, self._refused)
 
-    def _session(self, chooser: HypothesisChooser, rooms: tuple[Room, ...]) -> Session:
-        target = self.target
-        for _ in range(20):
-            geometry = generation.geometry(chooser, target.contract, rooms)
-            spec = specification(geometry, target.contract, target.capabilities)
-            try:
-                return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
-            except GeometryRefused:
-                self.run.refused_geometries += 1
-        # It refuses nearly all, but not the one that it was looked at with.
-        spec = target.specification()
-        return Session(target.make, spec, target.name, self.timeout, self.run.ledger)
+    def _refused(self) -> None:
+        self.run.refused_geometries += 1
 
     @rule(chooser=choosers())
     def step(self, chooser: HypothesisChooser) -> None:
         """One operation; a broken law ends the episode and the run."""
-        session = self.session
-        operation = generation.operation(chooser, self.mix, session.state, session.spec)
-        sparse = self.sparse and session.state.clock % _EVERY
-        fault = chooser.pick((0, 0, 0, 1, 2, 1, 3)) if self.faulty else 0
-        if session.perform(operation, TOUCHED if sparse else FULL, fault):
-            self.run.trace = session.trace
-            law = next(law for law in LAWS if law.id == session.breaches[0].law)
-            raise law.exception(session.breaches[0].because)
+        breaches = self.episode.step(chooser)
+        if breaches:
+            self.run.trace = self.episode.session.trace
+            law = next(law for law in LAWS if law.id == breaches[0].law)
+            raise law.exception(breaches[0].because)
 
     def teardown(self) -> None:
         """Tell whoever watches that an episode has ended."""

@@ -33,16 +33,16 @@ def run(
     named = set()
     with watching():
         for step in steps:
+            operation = step.operation
             if sensible:
-                handle = step.operation.handle
-                errors = spec.expect(session.state, step.operation).errors
-                made = not errors and step.operation.sensible(session.state)
-                if not (made or (errors and step.wrong)) or handle in named:
+                errors = spec.expect(session.state, operation).errors
+                made = bool(step.wrong) if errors else operation.sensible(session.state)
+                if not (made and spec.claims(operation.capability)) or operation.handle in named:
                     continue
-                if handle is not None and not errors:
-                    named.add(handle)
-            if session.perform(step.operation, step.look, step.fault):
+            if session.perform(operation, step.look, step.fault):
                 break
+            if operation.handle is not None and session.answered:
+                named.add(operation.handle)
     return session.trace
 
 

@@ -15,6 +15,9 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
 from kvspec.traces.trace import Trace, TraceStep
 
+CROSS_CHECK = 32
+"""Every so manieth step is judged once more without shortcuts."""
+
 
 @define
 class Session:
@@ -47,6 +50,8 @@ class Session:
         outcome = self._driver.perform(operation, self.state, look, fault)
         step = self.spec.believe(self.state, operation, outcome)
         self.breaches = self.spec.judge(step)
+        if self.state.clock % CROSS_CHECK == CROSS_CHECK - 1 and self.spec.shortcuts:
+            assert self.spec.agrees(step, self.breaches), f"shortcuts mislead at {operation}"
         wrong = bool(step.expected.errors)
         self._steps.append(TraceStep(operation, look, wrong, outcome, fault))
         if self.ledger is not None:
@@ -59,6 +64,12 @@ class Session:
     ) -> tuple[Breach, ...]:
         """One step, the operation being named by its method; the laws that it broke."""
         return self.perform(self.spec.operation(Call(method, arguments)), look, fault)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the last call succeeded."""
+        last = self._steps[-1].outcome if self._steps else None
+        return last is not None and last.answer.kind == "done"
 
     @property
     def trace(self) -> Trace:

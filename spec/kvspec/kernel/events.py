@@ -74,7 +74,7 @@ class Resized(Event):
 
 @frozen
 class TableSeen(Event):
-    """The allocator showed this table."""
+    """The allocator showed this table, and it is not as it was believed to be."""
 
     table: TableOf
     entries: Entries

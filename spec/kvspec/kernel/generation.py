@@ -160,7 +160,15 @@ def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
 
 def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:
     """The next operation: one of the mix that is possible now, or anything that is."""
-    possible = [p for p, weight in mix if p.possible(state, spec) for _ in range(weight)]
+    possible: list[Proposal] = []
+    asked: dict[Any, bool] = {}
+    for proposal, weight in mix:
+        # Many proposals share their condition.
+        can = asked.get(proposal.possible)
+        if can is None:
+            can = asked[proposal.possible] = proposal.possible(state, spec)
+        if can:
+            possible += (proposal,) * weight
     if not possible:
         possible = [p for p in spec.proposals() if p.possible(state, spec)]
     return chooser.pick(possible).draw(state, spec, chooser)

@@ -76,8 +76,7 @@ def _by_place(needs: Iterator[Need]) -> tuple[Need, ...]:
 def _grown(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> History:
     """The past of the sequence, with the length that it is to have."""
     sequence = state.sequences[table.seq]
-    grown = evolve(sequence, length=sequence.length + num_tokens)
-    return spec.past(grown, len(state.entries(table)), table.group)
+    return spec.past(sequence.grown(num_tokens), len(state.entries(table)), table.group)
 
 
 def freed(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> Iterator[int]:

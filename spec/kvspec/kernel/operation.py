@@ -51,7 +51,7 @@ class Array:
     numbers: tuple[int, ...]
 
 
-@frozen
+@frozen(slots=False)
 class Need:
     """How many fresh blocks of a place an operation takes, the fewest that the contract allows.
 
@@ -70,7 +70,7 @@ class Need:
     place: Place = DEVICE
 
 
-@frozen
+@frozen(slots=False)
 class Expected:
     """What the answer may be.
 

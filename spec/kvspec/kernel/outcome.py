@@ -121,7 +121,7 @@ class Asked:
     answer: Answer
 
 
-@frozen
+@frozen(slots=False)
 class Observation:
     """What was seen after a call.
 
@@ -141,7 +141,7 @@ class Observation:
     attended: Mapping[int, Attended] = field(factory=dict)
 
 
-@frozen
+@frozen(slots=False)
 class Outcome:
     """An answer and an observation; `fault` is the point at which the suite made the call fail."""
 

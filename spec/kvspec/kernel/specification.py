@@ -5,23 +5,23 @@ asks every law, each an independent predicate over the step.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
+from typing import cast
 
 from attrs import evolve, frozen
 
-from kvspec.contract import Contract, Doubling, History
-from kvspec.geometry import DEVICE, HOST, Geometry, Place, blocks_for, whole_blocks
+from kvspec.geometry import HOST, Place
 from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.derived import derived
 from kvspec.kernel.events import Copied, Event, Settled, TableSeen
 from kvspec.kernel.fold import fold, reading
 from kvspec.kernel.generation import WRONG_CALL
 from kvspec.kernel.law import Breach, Law
-from kvspec.kernel.operation import Expected, Need, Operation, expect
+from kvspec.kernel.operation import Expected, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
-from kvspec.kernel.placement import extends, extent, holes, well_placed
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call
-from kvspec.kernel.state import Cell, Entries, Sequence, State, TableOf, table_of
+from kvspec.kernel.sizes import Sizes
+from kvspec.kernel.state import Cell, State, TableOf, table_of
 from kvspec.kernel.step import Step
 
 
@@ -38,18 +38,18 @@ _WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call)
 
 
 @frozen(eq=False, slots=False)
-class Specification:
+class Specification(Sizes):
     """What an allocator with this geometry and contract must do, in the capabilities of `rooms`.
 
     `laws` is in the published order: the first broken one is the one that is reported.
-    `kinds` are all kinds of operations, by method.
+    `kinds` are all kinds of operations, by method. With `shortcuts`, what a step cannot have
+    touched is not looked at again, since it held before: `agrees` says that it comes to the same.
     """
 
-    geometry: Geometry
-    contract: Contract
     rooms: tuple[Room, ...]
     laws: tuple[Law, ...]
     kinds: Mapping[str, type[Operation]]
+    shortcuts: bool = True
 
     # ------------------------------------------------------------------ facts and sizes
 
@@ -65,164 +65,60 @@ class Specification:
             slices={r.capability: r.facts for r in self.rooms if r.facts is not None},
         )
 
-    @property
-    def most_tokens(self) -> int:
-        """As many tokens as the device pool ever holds, and more."""
-        return 2 * self.geometry.capacity
-
     def claims(self, capability: str) -> bool:
         """Whether the room of `capability` is one of these."""
         return any(room.capability == capability for room in self.rooms)
 
-    def block_size(self, table: TableOf) -> int:
-        """How many tokens a block of this table holds."""
-        return self._block_sizes[table.group]
-
-    @cached_property
-    def _block_sizes(self) -> tuple[int, ...]:
-        return tuple(group.block_size for group in self.geometry.layout)
-
-    @property
-    def groups(self) -> range:
-        """The KV groups."""
-        return range(len(self._block_sizes))
-
-    @cached_property
+    @derived
     def shadowed(self) -> bool:
         """Whether contents are judged in the suite's shadow memory, for want of a store."""
         return not self.claims("store")
-
-    def free_blocks(self, state: State, place: Place = DEVICE) -> tuple[int, ...]:
-        """The blocks of a place that nobody holds, in order, and last those to be displaced."""
-        occupancy, blocks = state.at(place), state.blocks(place)
-        if not occupancy.keeps:
-            return tuple(block for block in blocks if block not in occupancy.held)
-        plain = [b for b in blocks if b not in occupancy.held and b not in occupancy.keeps]
-        return (*plain, *(b for b in occupancy.keeps if b not in occupancy.held))
-
-    def available(self, state: State, place: Place = DEVICE) -> int:
-        """How many blocks of a place are free."""
-        return len(state.blocks(place)) - len(state.at(place).held)
-
-    def free_counts(self, state: State, place: Place = DEVICE) -> range:
-        """What the allocator may give as its count of free blocks.
-
-        Where that leaves out what can be displaced, it may leave out what is only perhaps held.
-        """
-        most = self.available(state, place)
-        if self.contract.free_counts_cached:
-            return range(most, most + 1)
-        keeps = state.at(place).keeps
-        idle = state.at(place).idle
-        certain = sum(any(not holder.doubtful for holder in keeps[block]) for block in idle)
-        return range(most - len(idle), most - certain + 1)
-
-    def least(self, past: History, group: int = 0) -> int:
-        """The fewest blocks that a sequence with this history must hold in a group."""
-        need = self.contract.reservation.need(past, self._block_sizes[group])
-        return extent(self.contract.placement, need)
-
-    def most_waste(self, past: History, group: int = 0) -> int | None:
-        """The most tokens that it may reserve there beyond its length, if there is a bound."""
-        size = self._block_sizes[group]
-        bound = self.contract.reservation.waste_bound(past, size)
-        if bound is None:
-            return None
-        return max(bound, self.least(past, group) * size - past.length)
-
-    def holdings(self, past: History, group: int = 0) -> range:
-        """How many blocks a sequence with this history may hold in a group."""
-        bound, size = self.most_waste(past, group), self._block_sizes[group]
-        most = sum(self.geometry.pools) if bound is None else (past.length + bound) // size
-        return range(self.least(past, group), most + 1)
-
-    def released(self, length: int, added: int, group: int = 0) -> int:
-        """How many leading entries an append of `added` tokens to `length` finds released.
-
-        They lie wholly before the window of the token by which the contract judges.
-        """
-        window = self.geometry.layout[group].window
-        if window is None or added <= 0:
-            return 0
-        ahead = {"exact": 1, "early": added, "late": 0}[self.contract.window_release]
-        return whole_blocks(length + ahead - window, self._block_sizes[group])
-
-    def fits(self, state: State, need: Need, target: int) -> bool:
-        """Whether there are free blocks for `need`, and where placement matters a hole for them.
-
-        An extent grows where it is, or, if the contract relocates, it moves to a hole of
-        `target` blocks; until then both are held.
-        """
-        placement = self.contract.placement
-        if need.fresh == 0 or placement == "anywhere":
-            return need.fresh <= self.available(state, need.place) + need.freed
-        free, blocks = self.free_blocks(state), state.blocks()
-        held = [block for block in need.held if block is not None]
-        size = len(held) + need.fresh
-        if held and extends(placement, held, size, free, blocks, self.room):
-            return True
-        moves = not held or self.contract.relocates
-        return moves and any(holes(placement, max(size, target), free, blocks, self.room))
-
-    def target(self, past: History, group: int = 0) -> int:
-        """The size of the extent to which a sequence with this history would move."""
-        reservation = self.contract.reservation
-        if isinstance(reservation, Doubling):
-            return reservation.target(past, self._block_sizes[group])
-        return self.least(past, group)
-
-    def extents(self, state: State, size: int, table: Entries = ()) -> Iterator[Entries]:
-        """The free blocks by which `table` may grow: one choice, or all that its placement has."""
-        free, placement, held = self.free_blocks(state), self.contract.placement, len(table)
-        if placement == "anywhere" or size == 0:
-            if size <= len(free):
-                yield free[:size]
-            return
-        within = [*free, *(block for block in table if block is not None)]
-        for hole in holes(placement, held + size, within, state.blocks(), self.room):
-            if tuple(hole[:held]) == table:
-                yield tuple(hole[held:])
-
-    def well_placed(self, table: Entries, pool: range) -> bool:
-        """Whether a table lies in `pool` as the contract's placement says."""
-        blocks = [block for block in table if block is not None]
-        return well_placed(self.contract.placement, blocks, pool, self.room)
-
-    @property
-    def room(self) -> int:
-        """The size of a slot in blocks, for a placement in slots."""
-        return blocks_for(self.geometry.max_tokens or 0, self.geometry.block_size)
-
-    def past(self, sequence: Sequence, entries: int, group: int = 0) -> History:
-        """What a reservation may depend on, for a sequence that holds `entries` entries there."""
-        return History(
-            allocated=sequence.allocated,
-            limit=sequence.limit,
-            length=sequence.length,
-            reserved=entries * self._block_sizes[group],
-            max_tokens=self.geometry.max_tokens,
-        )
 
     # ------------------------------------------------------------------ the relation
 
     def guards(self, state: State, operation: Operation) -> frozenset[str]:
         """The errors that rooms add to `operation`, whichever room it is from."""
-        return frozenset().union(*(guard(state, operation) for guard in self._guards))
+        errors: frozenset[str] = frozenset()
+        for guard in self._guards:
+            errors = errors | guard(state, operation)
+        return errors
 
-    @cached_property
+    @derived
     def _guards(self) -> tuple[Callable[[State, Operation], frozenset[str]], ...]:
         return tuple(room.guard for room in self.rooms if room.guard is not None)
 
     def expect(self, state: State, operation: Operation) -> Expected:
         """What the answer to `operation` may be."""
-        return expect(operation, state, self)
+        # The driver asks it, then `believe`, and then every perturbation: always of the same two.
+        known = self.__dict__.get("_expected")
+        if known is not None and known[0] is state and known[1] is operation:
+            return cast("Expected", known[2])
+        expected = expect(operation, state, self)
+        if self.shortcuts:
+            self.__dict__["_expected"] = (state, operation, expected)
+        return expected
 
     def foreseen(self, state: State, operation: Operation, answer: Answer) -> State:
         """The state after what the caller wrote first and the history of a success, unseen yet."""
-        if not self.expect(state, operation).errors:
-            for event in self._beginning(state, operation, answer.kind == "done", answer):
-                state = self._fold(state, event)
-        return state
+        if self.expect(state, operation).errors:
+            return state
+        return self._begun(state, operation, answer.kind == "done", answer)[1]
+
+    def _begun(
+        self, state: State, operation: Operation, done: bool, answer: Answer
+    ) -> tuple[list[Event], State]:
+        """The events before the tables are looked at, and the state after them."""
+        known = self.__dict__.get("_last_begun")
+        if known is not None:
+            same = known[0] is state and known[1] is operation and known[2] is answer
+            if same and known[3] == done:
+                return cast("tuple[list[Event], State]", known[4])
+        after, events = state, list(self._beginning(state, operation, done, answer))
+        for event in events:
+            after = self._fold(after, event)
+        if self.shortcuts:
+            self.__dict__["_last_begun"] = (state, operation, answer, done, (events, after))
+        return events, after
 
     def _beginning(
         self, state: State, operation: Operation, done: bool, answer: Answer
@@ -248,8 +144,18 @@ class Specification:
                     concerned.update(user.seq for user in state.users(table, block))
         return tuple(seq for seq in state.sequences if seq in concerned)
 
-    def tables(self, seq: int, state: State) -> Iterator[tuple[TableOf, str, tuple[int, ...]]]:
+    def tables(self, seq: int, state: State) -> tuple[tuple[TableOf, str, tuple[int, ...]], ...]:
         """The tables of `seq` that can be looked at: each with the method and its arguments."""
+        known = self._tables.get(seq)
+        if known is None:
+            known = self._tables[seq] = tuple(self._tables_of(seq, state))
+        return known
+
+    @derived
+    def _tables(self) -> dict[int, tuple[tuple[TableOf, str, tuple[int, ...]], ...]]:
+        return {}
+
+    def _tables_of(self, seq: int, state: State) -> Iterator[tuple[TableOf, str, tuple[int, ...]]]:
         grouped = self.geometry.groups is not None
         for tier, (method, _) in self._views:
             if tier == "device":
@@ -258,15 +164,21 @@ class Specification:
             else:
                 yield table_of(seq, 0, Place(tier)), method, (seq,)
 
-    def counts(self, state: State) -> Iterator[tuple[Place, str, tuple[int, ...]]]:
+    def counts(self, state: State) -> tuple[tuple[Place, str, tuple[int, ...]], ...]:
         """The places whose free blocks the allocator counts, each with the method to ask it."""
-        grouped = self.geometry.groups is not None
-        for tier, (_, method) in self._views:
-            for place in state.pools:
-                if place.tier == tier:
-                    yield place, method, (place.pool,) if grouped else ()
+        return self._counts
 
-    @cached_property
+    @derived
+    def _counts(self) -> tuple[tuple[Place, str, tuple[int, ...]], ...]:
+        grouped = self.geometry.groups is not None
+        return tuple(
+            (place, method, (place.pool,) if grouped else ())
+            for tier, (_, method) in self._views
+            for place in self.initial().pools
+            if place.tier == tier
+        )
+
+    @derived
     def _views(self) -> tuple[tuple[str, tuple[str, str]], ...]:
         return tuple(view for room in self.rooms for view in room.views.items())
 
@@ -275,7 +187,9 @@ class Specification:
         # No more than the pool holds: an allocator that grants an absurd length breaks a law,
         # and must not make the caller write for ever.
         stop = min(stop, start + self.most_tokens)
-        known = next((k for room in self.rooms if (k := room.known(state, seq))), ())
+        known: tuple[int, ...] = ()
+        for room in self.rooms:
+            known = known or room.known(state, seq)
         return tuple(
             Cell(p, seq, state.clock, known[p] if p < len(known) else None)
             for p in range(start, stop)
@@ -292,33 +206,52 @@ class Specification:
         if outcome.fault is not None:
             expected = evolve(expected, injected=True)
         done = answer.kind == "done" and not (expected.errors or expected.injected)
-        events: list[Event] = []
+        begun: tuple[list[Event], State] = ([], state)
         if not expected.errors:
-            events += self._beginning(state, operation, done, answer)
-        events += (TableSeen(table, e) for table, e in outcome.observation.tables.items())
-        source, to = operation.tiers
-        events += (
-            Copied(*copy, state.place_of(source, copy[0]), state.place_of(to, copy[1]))
-            for copy in answer.copies
-        )
+            begun = self._begun(state, operation, done, answer)
+        events: list[Event] = []
+        seen_before = begun[1].holds
+        for table, entries in outcome.observation.tables.items():
+            if not (self.shortcuts and seen_before.get(table, ()) == entries):
+                events.append(TableSeen(table, entries))
+        if answer.copies:
+            source, to = operation.tiers
+            for copy in answer.copies:
+                places = state.place_of(source, copy[0]), state.place_of(to, copy[1])
+                events.append(Copied(*copy, *places))
         if done:
             events += operation.effects(state, self, answer)
         events.append(Settled(state))
-        after = state
+        after = begun[1]
         for event in events:
             after = self._fold(after, event)
         # Only the first refusal is worth repeating: what was refused twice is known.
         refused = answer.kind == "refused" and state.refused != operation
         after = after.after_call(operation if refused else None)
-        return Step(self, state, operation, outcome, expected, after, tuple(events))
+        return Step(self, state, operation, outcome, expected, after, (*begun[0], *events))
 
     def judge(self, step: Step) -> tuple[Breach, ...]:
         """All laws that `step` breaks, in the published order, with the reasons."""
-        return tuple(
-            Breach(law.id, because)
-            for law in step.relevant
-            if (because := law.broken(step)) is not None
-        )
+        broken = []
+        for law in step.relevant:
+            because = law.broken(step)
+            if because is not None:
+                broken.append(Breach(law.id, because))
+        return tuple(broken)
+
+    @derived
+    def judged(self) -> tuple[Law, ...]:
+        """The laws that claim something under this contract."""
+        return tuple(law for law in self.laws if not law.idle(self.contract))
+
+    def agrees(self, step: Step, breaches: tuple[Breach, ...]) -> bool:
+        """Whether `step` and its judgement come out the same without any shortcut."""
+        again = self._longhand.believe(step.before.bare(), step.operation, step.outcome)
+        return again.after == step.after and self._longhand.judge(again) == breaches
+
+    @derived
+    def _longhand(self) -> "Specification":
+        return evolve(self, shortcuts=False)
 
     def choices(self, state: State, operation: Operation) -> Iterator[Outcome]:
         """All outcomes that are allowed, fully observed, a success first.
@@ -383,15 +316,15 @@ class Specification:
     # ------------------------------------------------------------------ the fold of events
 
     def _fold(self, state: State, event: Event) -> State:
-        state = fold(state, event, self.geometry)
+        state = fold(state, event, self.layout)
         for room_fold in self._folds:
             state = room_fold(state, event, self)
         return state
 
-    @cached_property
+    @derived
     def _folds(self) -> tuple[Callable[[State, Event, "Specification"], State], ...]:
         return tuple(room.fold for room in self.rooms if room.fold is not None)
 
     def reading(self, state: State, table: TableOf) -> tuple[Cell | None, ...]:
         """What the shadow memory holds at each written position of a table's sequence."""
-        return reading(state, table, state.sequences[table.seq].written, self.geometry)
+        return reading(state, table, state.sequences[table.seq].written, self.layout)

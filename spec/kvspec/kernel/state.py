@@ -5,12 +5,13 @@ holders when they are asked for, so the specification has no counter that could 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-from attrs import field, fields, frozen
+from attrs import evolve, field, frozen
 
 from kvspec.geometry import DEVICE, HOST, Place
+from kvspec.kernel.derived import derived
 
 Entries = tuple[int | None, ...]
 """A block table: one entry a block of positions, `None` where the block was released."""
@@ -72,14 +73,7 @@ def table_of(seq: int, group: int = 0, place: Place = DEVICE) -> TableOf:
     return TableOf(seq, group, place=place)
 
 
-@lru_cache(maxsize=4096)
-def _homes(seq: int, places: tuple[Place, ...], resident: bool) -> tuple[TableOf, ...]:
-    return tuple(
-        table_of(seq, group, place if resident else HOST) for group, place in enumerate(places)
-    )
-
-
-@frozen
+@frozen(slots=False)
 class Sequence:
     """The history of one live sequence, in tokens; `written <= length` always.
 
@@ -103,6 +97,10 @@ class Sequence:
         """Whether it is on the device."""
         return self.tier == "device"
 
+    def grown(self, num_tokens: int) -> "Sequence":
+        """The same history with so many more slots reserved."""
+        return Sequence(self.allocated, self.limit, self.length + num_tokens, self.cells, self.tier)
+
 
 @frozen(slots=False)
 class Occupancy:
@@ -115,17 +113,17 @@ class Occupancy:
     keeps: Mapping[int, tuple[Holder, ...]]
     """For each block held by what can be displaced, those holders."""
 
-    @cached_property
+    @derived
     def held(self) -> frozenset[int]:
         """The blocks that are not free: some holder pins them."""
         return frozenset(self.users).union(self.pins)
 
-    @cached_property
+    @derived
     def pinned_only(self) -> frozenset[int]:
         """The blocks in no table that something else still pins."""
         return frozenset(block for block in self.pins if block not in self.users)
 
-    @cached_property
+    @derived
     def idle(self) -> frozenset[int]:
         """The blocks that are free, but for holders which can be displaced."""
         return frozenset(self.keeps).difference(self.held)
@@ -159,7 +157,18 @@ class State:
     def homes(self, seq: int) -> tuple[TableOf, ...]:
         """The tables that `seq` has where it is, one a group."""
         sequence = self.sequences.get(seq)
-        return _homes(seq, self.places, sequence is None or sequence.resident)
+        resident = sequence is None or sequence.tier == "device"
+        known = self._homes.get((seq, resident))
+        if known is None:
+            known = self._homes[seq, resident] = tuple(
+                table_of(seq, group, place if resident else HOST)
+                for group, place in enumerate(self.places)
+            )
+        return known
+
+    @derived
+    def _homes(self) -> dict[tuple[int, bool], tuple[TableOf, ...]]:
+        return {}
 
     def entries(self, table: TableOf) -> Entries:
         """The entries of a table; empty for one that is not there."""
@@ -184,7 +193,7 @@ class State:
         """The ids of the blocks at `place`."""
         return self.pools.get(place, range(0))
 
-    @cached_property
+    @derived
     def tiers(self) -> Mapping[str, range]:
         """The ids of the blocks of each tier: those of its pools are numbered through."""
         found: dict[str, range] = {}
@@ -200,7 +209,7 @@ class State:
                 return place
         return Place(tier)
 
-    @cached_property
+    @derived
     def _occupancies(self) -> Mapping[Place, Occupancy]:
         found: dict[Place, Occupancy] = {}
         for holder, entries in self.holds.items():
@@ -227,18 +236,32 @@ class State:
 
     def having(self, **facts: Any) -> "State":
         """The state with other facts, by the names of the fields."""
+        # What is derived from the facts that stay the same stays the same too.
+        changed = self._with(**facts)
+        for name in facts:
+            if name in _DERIVED:
+                changed.__dict__.pop(_DERIVED[name], None)
+        return changed
+
+    def bare(self) -> "State":
+        """The same facts, with nothing derived from them yet."""
+        return evolve(self)
+
+    def _with(self, **facts: Any) -> "State":
+        """The state with other facts, from which nothing is derived."""
         changed = object.__new__(State)
-        known = {name: self.__dict__[name] for name in _FIELDS}
-        changed.__dict__.update(known, **facts)
+        changed.__dict__.update(self.__dict__, **facts)
         return changed
 
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        return self.having(clock=self.clock + 1, refused=refused)
+        return self._with(clock=self.clock + 1, refused=refused)
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
-        return self.having(holds={**self.holds, holder: entries})
+        changed = self._with(holds={**self.holds, holder: entries})
+        changed.__dict__.pop("_occupancies", None)
+        return changed
 
     def releasing(self, holders: Iterable[Holder]) -> "State":
         """The state in which `holders` hold nothing."""
@@ -247,11 +270,12 @@ class State:
 
     def with_sequence(self, seq: int, sequence: Sequence) -> "State":
         """The state in which `sequence` is the history of `seq`."""
-        return self.having(sequences={**self.sequences, seq: sequence})
+        return self._with(sequences={**self.sequences, seq: sequence})
 
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""
-        return self.having(slices={**self.slices, capability: value})
+        return self._with(slices={**self.slices, capability: value})
 
 
-_FIELDS = tuple(f.name for f in fields(State))
+_DERIVED = {"holds": "_occupancies", "pools": "tiers", "places": "_homes"}
+"""What is derived from which facts, and kept as long as they are."""

@@ -1,12 +1,12 @@
 """One call, before and after: what the laws are judged on."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from kvspec.geometry import table_index
+from kvspec.kernel.derived import derived
 from kvspec.kernel.events import Cloned, Copied, Event, Grew, Inherited
 from kvspec.kernel.operation import Expected, Operation
 from kvspec.kernel.outcome import Answer, Observation, Outcome
@@ -54,18 +54,42 @@ class Step:
         """What was looked at after the call."""
         return self.outcome.observation
 
-    @cached_property
+    @derived
     def done(self) -> bool:
         """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
         expected = self.expected
         return self.outcome.answer.kind == "done" and not (expected.errors or expected.injected)
 
-    @cached_property
+    @derived
+    def still(self) -> bool:
+        """Whether no history, table or content is another than before; false if that is unknown."""
+        before, after = self.before, self.after
+        return (
+            self.spec.shortcuts
+            and before.holds is after.holds
+            and before.sequences is after.sequences
+            and before.contents is after.contents
+        )
+
+    def untouched(self, table: TableOf) -> bool:
+        """Whether a table, its history and what is in its blocks are just as before."""
+        seq, before, after = table.seq, self.before, self.after
+        if not self.spec.shortcuts or before.sequences.get(seq) is not after.sequences[seq]:
+            return False
+        entries = after.holds.get(table, ())
+        if before.holds.get(table, ()) is not entries:
+            return False
+        if before.contents is after.contents:
+            return True
+        place, was, now = table.place, before.contents, after.contents
+        return all(was.get((place, b)) is now.get((place, b)) for b in entries if b is not None)
+
+    @derived
     def copies(self) -> tuple[Copied, ...]:
         """The copies that were reported."""
         return tuple(event for event in self.events if isinstance(event, Copied))
 
-    @cached_property
+    @derived
     def reserved(self) -> Mapping[TableOf, range]:
         """By table, the indices of the entries in which a live sequence reserved slots.
 
@@ -81,12 +105,12 @@ class Step:
                     found[table] = range(table_index(start, size), last + 1)
         return found
 
-    @cached_property
+    @derived
     def relevant(self) -> tuple["Law", ...]:
         """The laws that this step is about, in the published order."""
-        return tuple(law for law in self.spec.laws if law.relevant(self))
+        return tuple([law for law in self.spec.judged if law.relevant(self)])
 
-    @cached_property
+    @derived
     def survivors(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
         """The tables of sequences that live, where they are, before and after the step."""
         return tuple(
@@ -97,13 +121,19 @@ class Step:
             if self.before.sequences[seq].tier == self.after.sequences[seq].tier
         )
 
-    @cached_property
+    @derived
+    def altered(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
+        """Those of them that are not as they were."""
+        if self.before.holds is self.after.holds:
+            return ()
+        return tuple([(t, before, after) for t, before, after in self.survivors if before != after])
+
+    @derived
     def changes(self) -> tuple[Change, ...]:
         """The entries that are another block than before, in tables that live on."""
         return tuple(
             Change(table, i, old, new)
-            for table, before, after in self.survivors
-            if before != after
+            for table, before, after in self.altered
             for i, (old, new) in enumerate(zip(before, after, strict=False))
             if old is not None and new is not None and old != new
         )
@@ -120,7 +150,7 @@ class Step:
         shared = len(occupancy.users.get(block, ())) > 1
         return shared or block in occupancy.pins or block in occupancy.keeps
 
-    @cached_property
+    @derived
     def moves(self) -> Mapping[int, int]:
         """Where the device blocks of bystanders went: old block to new, for those that moved.
 
@@ -164,7 +194,7 @@ class Step:
             return entries
         return tuple(self.moves.get(b, b) if b is not None else None for b in entries)
 
-    @cached_property
+    @derived
     def unjustified(self) -> tuple[Change, ...]:
         """The changed entries that nothing explains: no move, no write into a shared block.
 
@@ -186,7 +216,7 @@ class Step:
         gone = min(self.spec.released(length, added, table.group), len(before))
         return after == (*[None] * gone, *before[gone:])
 
-    @cached_property
+    @derived
     def inherited(self) -> frozenset[tuple[int, int]]:
         """The pairs of a forked parent's block and the other block that the child got for it."""
         return frozenset(
@@ -198,7 +228,7 @@ class Step:
             if old is not None and new is not None and old != new
         )
 
-    @cached_property
+    @derived
     def needless(self) -> tuple[Copied, ...]:
         """The copies that no table entry explains, and those that were reported before.
 
@@ -233,7 +263,7 @@ class Step:
             filled.add(copy.destination)
         return tuple(needless)
 
-    @cached_property
+    @derived
     def adopted(self) -> frozenset[tuple[TableOf, int]]:
         """The entries with a block that a cache kept before, and whose contents they took over."""
         found = set()
@@ -253,7 +283,7 @@ class Step:
             }
         return frozenset(found)
 
-    @cached_property
+    @derived
     def taken(self) -> tuple[tuple[TableOf, int, int], ...]:
         """The entries with a block that was not theirs: (table, index, block).
 
@@ -275,7 +305,7 @@ class Step:
             return self.before.entries(parent)
         return self.before.table(table.seq, table.group)
 
-    @cached_property
+    @derived
     def _parents(self) -> Mapping[TableOf, TableOf]:
         return {
             child: parent
@@ -287,10 +317,14 @@ class Step:
         }
 
     def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[TableOf, int, int]]:
+        parents, moves = self._parents, self.moves
+        before, after = self.before.holds, self.after.holds
         for seq in self.after.sequences:
             for table in self.after.homes(seq):
-                base = was(self.before.entries(self._parents.get(table, table)))
-                entries = self.after.entries(table)
+                base, entries = before.get(parents.get(table, table), ()), after.get(table, ())
+                if base is entries and not moves:
+                    continue
+                base = was(base)
                 if base == entries:
                     continue
                 for i, block in enumerate(entries):

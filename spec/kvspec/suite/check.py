@@ -10,6 +10,7 @@ from kvspec.engines.ledger import Ledger
 from kvspec.engines.machine import PROFILES, run_machine
 from kvspec.engines.replay import run
 from kvspec.rooms import LAWS
+from kvspec.suite.coverage import Coverage
 from kvspec.suite.report import LawResult, Report, Verdict
 from kvspec.traces.reduce import Reducer
 from kvspec.traces.trace import Trace, TraceStep
@@ -33,14 +34,15 @@ def check_allocator(
     profile: str = "ci",
     seed: int = 0,
     timeout: float = DEFAULT_CALL_TIMEOUT,
+    coverage: bool = False,
     progress: Callable[[int, int], None] = _unwatched,
 ) -> Report:
     """The report of the whole suite on the allocator that `make` makes.
 
     `contract` defaults to the factory's own attribute, then to the strict paged one; `timeout`
-    is in seconds a call; `progress` is told the episodes done and planned. The same seed gives
-    the same report, for an allocator that is deterministic. Raises `TargetError` where there
-    is nothing to check.
+    is in seconds a call; `coverage` asks for the counts of situations; `progress` is told the
+    episodes done and planned. The same seed gives the same report, for an allocator that is
+    deterministic. Raises `TargetError` where there is nothing to check.
 
     >>> from kvimpls.reference import Reference
     >>> check_allocator(Reference, profile="quick").exit_code
@@ -49,7 +51,8 @@ def check_allocator(
     if profile not in PROFILES:
         raise TargetError(f"there is no profile {profile}; there are {', '.join(PROFILES)}")
     tested = make if isinstance(make, Target) else target(make, name, contract, timeout)
-    ledger = Ledger()
+    covered = Coverage() if coverage else None
+    ledger = Ledger(watch=covered.note if covered else None)
     plan = PROFILES[profile]
     violation = run_witnesses(tested, ledger, timeout)
     if violation is None:
@@ -61,6 +64,19 @@ def check_allocator(
             progress(episodes, plan.episodes)
 
         violation = run_machine(tested, plan, ledger, seed, timeout, tell).trace
+    return reported(tested, ledger, violation, profile, seed, timeout, covered)
+
+
+def reported(
+    tested: Target,
+    ledger: Ledger,
+    violation: Trace | None,
+    profile: str,
+    seed: int,
+    timeout: float,
+    coverage: Coverage | None = None,
+) -> Report:
+    """The report of a run that has ended; its violation, if there was one, is explained first."""
     trace, reproduced = violation, 0
     if violation is not None:
         trace, reproduced = explain(tested, violation, timeout)
@@ -75,6 +91,7 @@ def check_allocator(
         trace=trace,
         reproduced=reproduced,
         replays=REPLAYS if violation is not None else 0,
+        coverage=coverage.table(tested.rooms) if coverage else None,
     )
 
 
@@ -102,14 +119,15 @@ def explain(tested: Target, violation: Trace, timeout: float) -> tuple[Trace, in
     """The violation as it is reported, and how many of `REPLAYS` replays broke a law again.
 
     It is run again with a full look after every step, where that breaks a law as well, since
-    that fails earlier and explains better; then reduced, if it comes again every time.
+    that fails earlier and explains better; and without whatever it does not need. Then it is
+    reduced, if it comes again every time.
     """
     if any(step.outcome is not None and step.outcome.hangs for step in violation.steps):
         # What hung once is told from what is slow by now: candidates need not wait as long.
         timeout = min(timeout, HANG_AGAIN)
     reducer = Reducer(tested.make, timeout)
     count, full = reducer.reproduce(violation, 1, full=True)
-    seen = full if count else violation
+    seen = reducer.plainer(full if count else violation)
     count, again = reducer.reproduce(seen, REPLAYS)
     if count < REPLAYS:
         return seen, count

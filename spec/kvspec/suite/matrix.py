@@ -212,7 +212,7 @@ def as_data(
     return {
         "format": 1,
         "exit_code": int(exit_code(reports, failed)),
-        "allocators": [_report_data(report) for report in reports],
+        "allocators": [report_data(report) for report in reports],
         "not_installed": [{"allocator": a.allocator, "reason": a.reason} for a in absent],
         "not_checked": [{"allocator": a.allocator, "reason": a.reason} for a in failed],
     }
@@ -227,7 +227,8 @@ def exit_code(reports: Sequence[Report], failed: Sequence[Absent] = ()) -> ExitC
     return next((code for code in order if code in codes), ExitCode.HELD)
 
 
-def _report_data(report: Report) -> Mapping[str, Any]:
+def report_data(report: Report) -> Mapping[str, Any]:
+    """One report as plain data."""
     return {
         "allocator": report.allocator,
         "exit_code": int(report.exit_code),
@@ -248,4 +249,5 @@ def _report_data(report: Report) -> Mapping[str, Any]:
         "trace": None if report.trace is None else CONVERTER.unstructure(report.trace),
         "reproduced": report.reproduced,
         "replays": report.replays,
+        "coverage": report.coverage,
     }

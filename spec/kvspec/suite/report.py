@@ -47,7 +47,8 @@ class Report:
     """What the check of one allocator found.
 
     `trace` is the violation, reduced where it came again in all `replays`; `seed`, `profile`
-    and `steps` say how much was tried.
+    and `steps` say how much was tried, and `coverage`, where it was asked for, in which
+    situations (see `Coverage.table`).
     """
 
     allocator: str
@@ -60,6 +61,7 @@ class Report:
     trace: Trace | None = None
     reproduced: int = 0
     replays: int = 0
+    coverage: Mapping[str, Mapping[str, int]] | None = None
 
     @property
     def exit_code(self) -> ExitCode:

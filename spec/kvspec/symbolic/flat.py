@@ -62,21 +62,29 @@ def implies(condition: bool, claim: bool) -> bool:
     return (condition ^ True) | claim
 
 
-def entries(size: int, tables: tuple[Table, ...]) -> list[tuple[bool, int]]:
+Entries = list[tuple[bool, int]]
+
+
+def entries(size: int, *tables: Table) -> Entries:
     """For each place in a table whether there is an entry, and its block."""
-    return [
-        (blocks_for(table.length, size) > i, block)
-        for table in tables
-        for i, block in enumerate(table.blocks)
-    ]
+    found = []
+    for table in tables:
+        held = blocks_for(table.length, size)
+        found += [(held > i, block) for i, block in enumerate(table.blocks)]
+    return found
+
+
+def among(found: Entries, block: int) -> int:
+    """How many of the entries have `block`."""
+    count = 0
+    for present, other in found:
+        count += present & (other == block)
+    return count
 
 
 def references(size: int, block: int, *tables: Table) -> int:
     """How many entries of the tables have `block`."""
-    count = 0
-    for present, other in entries(size, tables):
-        count += present & (other == block)
-    return count
+    return among(entries(size, *tables), block)
 
 
 def lawful(pool: Pool, *tables: Table) -> bool:
@@ -88,13 +96,13 @@ def lawful(pool: Pool, *tables: Table) -> bool:
     The block size must be at least 1.
     """
     right = True
-    for table in tables:
+    found = entries(pool.size, *tables)
+    for start, table in zip(range(0, len(found), ENTRIES), tables, strict=True):
         right &= (table.length >= 0) & (table.length <= ENTRIES * pool.size)
-        held = entries(pool.size, (table,))
+        held = found[start : start + ENTRIES]
         for n, (present, block) in enumerate(held):
             for _, earlier in held[:n]:
                 right &= implies(present, block != earlier)
-    found = entries(pool.size, tables)
     used = 0
     for n, (present, block) in enumerate(found):
         right &= implies(present, (block >= 0) & (block < pool.blocks))
@@ -108,9 +116,9 @@ def lawful(pool: Pool, *tables: Table) -> bool:
 def may_take(pool: Pool, count: int, fresh: Blocks, *tables: Table) -> bool:
     """Whether the first `count` of `fresh` are different blocks of the pool, in no table."""
     right = (count >= 0) & (count <= len(fresh))
+    found = entries(pool.size, *tables)
     for n, block in enumerate(fresh):
-        free = (block >= 0) & (block < pool.blocks)
-        free &= references(pool.size, block, *tables) == 0
+        free = (block >= 0) & (block < pool.blocks) & (among(found, block) == 0)
         for other in fresh[:n]:
             free &= other != block
         right &= implies(count > n, free)
@@ -119,16 +127,16 @@ def may_take(pool: Pool, count: int, fresh: Blocks, *tables: Table) -> bool:
 
 def let_go(size: int, kept: int, table: Table, *others: Table) -> int:
     """How many blocks become free where `table` keeps only its first `kept` entries."""
-    count = 0
-    for i, (present, block) in enumerate(entries(size, (table,))):
-        count += present & (i >= kept) & (references(size, block, table, *others) == 1)
+    count, found = 0, entries(size, table, *others)
+    for i, (present, block) in enumerate(found[:ENTRIES]):
+        count += present & (i >= kept) & (among(found, block) == 1)
     return count
 
 
 def written_alone(size: int, start: int, table: Table, *others: Table) -> bool:
     """Whether no other entry has a block in which `table` has a position from `start` on."""
-    right = True
-    for i, (present, block) in enumerate(entries(size, (table,))):
+    right, found = True, entries(size, table, *others)
+    for i, (present, block) in enumerate(found[:ENTRIES]):
         written = present & ((i + 1) * size > start) & (table.length > start)
-        right &= implies(written, references(size, block, table, *others) == 1)
+        right &= implies(written, among(found, block) == 1)
     return right

@@ -111,7 +111,8 @@ class State:
                 return lambda s, i: z3.If(s == seq, fact(i), old(s, i))
             return lambda s: z3.If(s == seq, fact, old(s))
 
-        return evolve(self, **{name: exchanged(name, fact) for name, fact in facts.items()})
+        changed: dict[str, Any] = {name: exchanged(name, fact) for name, fact in facts.items()}
+        return evolve(self, **changed)
 
 
 def unknown_state(world: World) -> State:

@@ -7,7 +7,7 @@ must have a counterexample there; so a twin is not merely beyond what z3 can pro
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -98,12 +98,16 @@ def ask(*claims: Term) -> tuple[str, Any]:
 
 
 def prove(
-    twins: Sequence[Twin], module: ModuleType = operations, say: Say = lambda name: None
+    twins: Sequence[Twin],
+    names: Iterable[str] | None = None,
+    *,
+    module: ModuleType = operations,
+    say: Say = lambda name: None,
 ) -> list[Result]:
-    """What z3 says of every operation of `module`, and of the twins."""
+    """What z3 says of the operations of `module`, or of those named, and of their twins."""
     source = inspect.getsource(module)
     results = []
-    for name in functions(source):
+    for name in functions(source) if names is None else names:
         operation: Operation = getattr(module, name)
         refutations = []
         for twin in twins:

@@ -9,7 +9,6 @@ from rich.table import Table
 TITLES = {
     "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
     "steps": "CrossHair, one operation: at most three blocks a sequence",
-    "axioms": "z3, the axioms: checked in one small pool, trusted beyond",
     "operations": "z3, one operation: any number of blocks and sequences",
 }
 """The parts of a run, in order, with how far each goes."""
@@ -69,14 +68,14 @@ def as_data(results: Iterable[Result]) -> list[dict[str, Any]]:
     return [{**asdict(result), "problem": result.problem} for result in results]
 
 
-def tables(results: Sequence[Result]) -> list[Table]:
+def tables(results: Sequence[Result]) -> dict[str, Table]:
     """One table a part of the run: each obligation with its verdict, its twins and its time."""
-    shown = []
+    shown = {}
     for part, title in TITLES.items():
         of_part = [result for result in results if result.part == part]
         if not of_part:
             continue
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         table.add_column("obligation", no_wrap=True)
         table.add_column("verdict")
         table.add_column("twins refuted", justify="right", no_wrap=True)
@@ -89,5 +88,5 @@ def tables(results: Sequence[Result]) -> list[Table]:
                 f"{refuted} of {len(result.twins)}" if result.twins else "",
                 f"{result.seconds:.2f}",
             )
-        shown.append(table)
+        shown[title] = table
     return shown

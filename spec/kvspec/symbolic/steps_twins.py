@@ -29,8 +29,7 @@ TWINS = (
     Twin("copy_on_write", "may_take(pool, 1 + growth", "may_take(pool, growth"),
     # The copy comes at the end of the table: the entry after the one that is written into.
     Twin("copy_on_write", "table_index(mine.length,", "blocks_for(mine.length,"),
-    # The child has the parent's blocks in another order only: the references are the same, and the
-    # claim must be sharp enough to count them.
+    # The child is not counted.
     Twin("fork", "theirs) + 1", "theirs) + 0"),
     # The child shares all but the last block.
     Twin("fork", "Table(mine.length,", "Table(mine.length - 1,"),

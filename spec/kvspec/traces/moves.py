@@ -152,6 +152,7 @@ def _moves(case: Case) -> Iterator[Case]:
     yield from _join(case)
     yield from _drop_and_raise(case)
     yield from _plainer_calls(case)
+    yield from _fork_instead(case)
     yield from _plainer_geometry(case)
     yield from _lower_max_tokens(case)
     yield from _fewer_blocks(case)
@@ -287,6 +288,35 @@ def _plainer_calls(case: Case) -> Iterator[Case]:
             yield _made(case, i, _operation(method, seq=seq, num_tokens=len(tokens)))
 
 
+def _fork_instead(case: Case) -> Iterator[Case]:
+    """A sequence that another shares blocks with is its fork, and no hit in a cache."""
+    plain = _untold(case)
+    yield plain
+    for base in (plain, case):
+        started: list[int] = []
+        for i, step in enumerate(base.steps):
+            if step.operation.method in ("allocate", *_PLAIN) and not step.operation.subjects:
+                child = step.operation.touched[0]
+                for parent in dict.fromkeys(started):
+                    yield _made(base, i, _operation("fork", parent=parent, child=child))
+                started.append(child)
+
+
+def _untold(case: Case) -> Case:
+    """The case without a prefix cache: nothing is told, published or looked up."""
+    steps = []
+    for step in case.steps:
+        operation = step.operation
+        tokens = _tuple(operation, "tokens")
+        if operation.method in _PLAIN and tokens is not None:
+            seq, method = operation.touched[0], _PLAIN[operation.method]
+            plain = _operation(method, seq=seq, num_tokens=len(tokens))
+            steps.append(evolve(step, operation=plain))
+        elif operation.capability != "prefix":
+            steps.append(step)
+    return evolve(case, steps=tuple(steps))
+
+
 def _key(operation: Operation) -> object:
     return getattr(operation, "key", None)
 
@@ -304,7 +334,12 @@ def _plainer_geometry(case: Case) -> Iterator[Case]:
         ]
         plainer += [(*groups[:k], other, *groups[k + 1 :]) for other in others]
     for fewer in plainer:
-        yield evolve(case, geometry=evolve(geometry, groups=fewer))
+        smaller = evolve(case, geometry=evolve(geometry, groups=fewer))
+        yield smaller
+        if fewer is None:  # what was short in another pool must be short in this one
+            for i, step in enumerate(case.steps):
+                for at, _ in _lengths(step.operation):
+                    yield _changed(smaller, i, at, geometry.capacity + 1)
     if geometry.window is not None:
         for window in (None, *range(1, geometry.window)):
             yield evolve(case, geometry=evolve(geometry, window=window))
@@ -336,7 +371,7 @@ def _fewer_blocks(case: Case) -> Iterator[Case]:
         for i, step in enumerate(case.steps):
             for at, value in _sizes(step.operation):
                 if value > less:
-                    shifted = _changed(shifted, i, at, value - less)
+                    shifted = _changed(shifted, i, at, min(value - less, MOST_TIMES * fewer))
         if shifted is not smaller:
             yield shifted
         lost = less * geometry.block_size

@@ -42,6 +42,23 @@ class Reducer:
                 again, count = run, count + 1
         return count, again
 
+    def plainer(self, trace: Trace) -> Trace:
+        """The trace without injected faults, groups, window and host blocks, as far as it can be.
+
+        Any law counts: what is wrong without groups is no fault of groups, whichever law sees it
+        where there are some.
+        """
+        without: tuple[dict[str, Any], ...] = ({"groups": None}, {"window": None})
+        for fewer in ({}, *without, {"num_host_blocks": 0}):
+            geometry = evolve(trace.geometry, **fewer)
+            steps = trace.steps if fewer else tuple(evolve(s, fault=0) for s in trace.steps)
+            case = Case(geometry, steps)
+            if case != Case(trace.geometry, trace.steps) and trace.contract.geometries.admits(
+                geometry
+            ):
+                trace = self._run(trace, case) or trace
+        return trace
+
     def reduce(self, trace: Trace) -> Trace:
         """A 1-minimal trace that breaks the same law; `trace` must do so on every replay."""
         best = trace

@@ -43,7 +43,7 @@ class TraceError(ValueError):
     """A file that is no trace; the text says what is wrong with it."""
 
 
-@frozen
+@frozen(slots=False)
 class TraceStep:
     """One operation, what was looked at after it, and what came of it.
 
@@ -343,7 +343,7 @@ def from_json(text: str) -> Trace:
         foreign = {step.operation.method for step in trace.steps} - methods
         if foreign:
             raise ValueError(f"{min(foreign)} is a call of a capability that is not claimed")
-        if trace.geometry.capacity > MOST_TOKENS:
+        if _tokens(trace.geometry) > MOST_TOKENS:
             raise ValueError(f"its pool holds more than {MOST_TOKENS} tokens")
         sizes = [s.operation.num_blocks for s in trace.steps if isinstance(s.operation, Resize)]
         most = MOST_TIMES * trace.geometry.num_blocks
@@ -352,6 +352,12 @@ def from_json(text: str) -> Trace:
     except Exception as error:  # whatever cattrs or a validator says of it
         raise TraceError(f"it is no whole trace: {reason(error)}") from None
     return trace
+
+
+def _tokens(geometry: Geometry) -> int:
+    """No fewer tokens than all the pools hold together."""
+    largest = max(group.block_size for group in geometry.layout)
+    return (sum(geometry.pools) + geometry.num_host_blocks) * largest
 
 
 def believed(trace: Trace) -> list[Step]:

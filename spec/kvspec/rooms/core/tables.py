@@ -96,8 +96,8 @@ def _nothing_may_change(step: Step) -> bool:
 
 
 def _atomicity(step: Step) -> str | None:
-    for table, before, after in step.survivors:
-        if before != after and not step.released_anyway(table, before, after):
+    for table, before, after in step.altered:
+        if not step.released_anyway(table, before, after):
             why = "the call only asks" if step.operation.queries else said(step)
             return (
                 f"{why}, so the table of {table_name(table)} must still be "
@@ -113,6 +113,8 @@ def _touches_live(step: Step) -> bool:
 
 
 def _bounded_waste(step: Step) -> str | None:
+    if step.still:
+        return None
     for seq in step.operation.touched:
         if seq in step.after.sequences:
             for table in step.after.homes(seq):
@@ -163,11 +165,12 @@ def _bystanders_seen(step: Step) -> bool:
 
 def _frame(step: Step) -> str | None:
     touched = step.operation.touched
+    altered = [changed for changed in step.altered if changed[0].seq not in touched]
+    if not altered:
+        return None
     moved = {(c.table, c.index) for c in step.changes}
     moved -= {(c.table, c.index) for c in step.unjustified}
-    for table, before, after in step.survivors:
-        if table.seq in touched or before == after:
-            continue
+    for table, before, after in altered:
         same = len(before) == len(after) and all(
             old == new or (table, i) in moved
             for i, (old, new) in enumerate(zip(before, after, strict=True))

@@ -1,0 +1,123 @@
+"""`kvspec walk`: a soak of one allocator, up to the first violation.
+
+Exit codes as for `kvspec check`: 0 all claimed laws held, 1 a law was broken, 2 the command could
+not be carried out, 3 a claimed law never bit.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from kvspec import doors
+from kvspec.driver.driver import NotBuilt
+from kvspec.driver.target import TargetError
+from kvspec.engines.walk import Walk
+from kvspec.suite.contracts import resolve
+from kvspec.suite.matrix import matrix
+from kvspec.suite.situations import situations
+from kvspec.suite.walking import WalkReport, walk_allocator
+from kvspec.traces import table
+
+
+@click.command("walk")
+@click.argument("target")
+@doors.CONTRACT
+@click.option(
+    "--seconds",
+    type=float,
+    callback=doors.seconds,
+    default=60.0,
+    show_default=True,
+    help="How long to walk.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Walk just so many operations, however long they take.",
+)
+@doors.SEED
+@click.option("--coverage", is_flag=True, help="Show which operation was tried in which situation.")
+@doors.JSON
+@doors.SAVE_TRACES
+@doors.DEVICE
+@doors.TIMEOUT
+def walk(
+    target: str,
+    contract: str | None,
+    seconds: float,
+    steps: int | None,
+    seed: int,
+    coverage: bool,
+    json_file: Path | None,
+    save_traces: Path | None,
+    call_timeout: float,
+) -> None:
+    """Try operations on TARGET at random until a law breaks or the time is over.
+
+    There is no Hypothesis in the loop, so that much more is tried in the same time than by check.
+    The same seed gives the same walk.
+    """
+    doors.writable(json_file)
+    try:
+        resolved = resolve(target, contract, call_timeout)
+        with _live() as progress:
+            done = walk_allocator(
+                resolved,
+                seconds=None if steps is not None else seconds,
+                steps=steps,
+                seed=seed,
+                timeout=call_timeout,
+                coverage=coverage,
+                progress=progress,
+            )
+    except (TargetError, NotBuilt) as error:
+        raise doors.Stop(str(error)) from None
+    report = done.report
+    if report.trace is not None:
+        doors.put(table.render(report.trace, report.reproduced, report.replays), "")
+    doors.put(matrix([report]))
+    if coverage:
+        doors.put("", situations(report))
+    click.echo(_summary(done))
+    if save_traces is not None and report.trace is not None:
+        doors.keep([report.trace], save_traces)
+    if json_file is not None:
+        doors.write(json_file, json.dumps(done.as_data(), indent=1) + "\n")
+    raise SystemExit(int(report.exit_code))
+
+
+def _summary(done: WalkReport) -> str:
+    operations = done.report.steps
+    rate = operations / done.seconds if done.seconds else 0.0
+    return (
+        f"{operations:,} operations in {done.episodes:,} episodes, {rate:,.0f} a second; "
+        f"about {done.states:,} different states"
+    )
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[Walk], None]]:
+    """A line on the terminal that says how far the walk has come; none where there is none."""
+    if not sys.stderr.isatty():
+        yield lambda walk: None
+        return
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+        yield lambda walk: live.update(Text(line(walk)), refresh=True)
+
+
+def line(walk: Walk) -> str:
+    """How far a walk has come, on one line."""
+    bites, ledger = walk.ledger.bites, walk.ledger
+    silent = sum(1 for law in ledger.evaluations if not bites[law])
+    return (
+        f"{walk.seconds:,.0f} s · {ledger.steps:,} operations · {walk.rate:,.0f}/s · "
+        f"{walk.states.count:,} states · {len(+bites)} laws bit, {bites.total():,} times"
+        + (f", {silent} not yet" if silent else "")
+    )

@@ -1,0 +1,85 @@
+"""The walk of one allocator, and the report of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+
+from kvspec.contract import Contract
+from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
+from kvspec.driver.target import Target, target
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.walk import Walk, walk
+from kvspec.suite.check import reported
+from kvspec.suite.coverage import Coverage
+from kvspec.suite.matrix import report_data
+from kvspec.suite.report import Report
+
+
+@frozen
+class WalkReport:
+    """What a walk found: the report, and how far it came.
+
+    `states` is an estimate, within about 1 %, of how many different states were seen.
+    """
+
+    report: Report
+    seconds: float
+    episodes: int
+    states: int
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as plain data, for `--json`."""
+        return {
+            "format": 1,
+            "exit_code": int(self.report.exit_code),
+            "walk": {
+                "seconds": round(self.seconds, 3),
+                "episodes": self.episodes,
+                "operations": self.report.steps,
+                "states": self.states,
+            },
+            "allocators": [report_data(self.report)],
+        }
+
+
+def _untold(walk: Walk) -> None:
+    pass
+
+
+def walk_allocator(
+    make: Callable[..., Any] | Target,
+    *,
+    seconds: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    contract: Contract | None = None,
+    name: str | None = None,
+    timeout: float = DEFAULT_CALL_TIMEOUT,
+    coverage: bool = False,
+    progress: Callable[[Walk], None] = _untold,
+) -> WalkReport:
+    """The report of a walk on the allocator that `make` makes, its violation reduced.
+
+    It ends after so many `seconds` or `steps`. The witnesses of the laws are not run, so in a
+    short walk laws may stay vacuous. Raises `TargetError` where there is nothing to walk on, and
+    `NotBuilt` where the factory makes no allocator.
+
+    >>> from kvimpls.museum import LeakOnRefusal
+    >>> walk_allocator(LeakOnRefusal, steps=10_000).report.trace.law
+    'conservation'
+    """
+    tested = make if isinstance(make, Target) else target(make, name, contract, timeout)
+    covered = Coverage() if coverage else None
+    ledger = Ledger(watch=covered.note if covered else None)
+    done = walk(
+        tested,
+        seed,
+        seconds=seconds,
+        steps=steps,
+        ledger=ledger,
+        timeout=timeout,
+        progress=progress,
+    )
+    report = reported(tested, ledger, done.trace, "walk", seed, timeout, covered)
+    return WalkReport(report, done.seconds, done.episodes, done.states.count)
