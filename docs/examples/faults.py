@@ -144,7 +144,7 @@ class FreesTwice(Reference):
     def _fits(self, count: int) -> bool:
         return count <= self.num_free_blocks()
 
-    def num_free_blocks(self) -> int:
+    def num_free_blocks(self, pool: int = 0) -> int:
         """How many blocks are in no table and under no lease."""
         blocks = range(self._geometry.num_blocks)
         return sum(not self._references[b] and not self._leased(b) for b in blocks)

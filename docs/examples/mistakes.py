@@ -84,17 +84,17 @@ class RaisesKeyError(Reference):
 class ReturnsItsOwnTable(Reference):
     """`block_table` returns the list that the allocator works on."""
 
-    def block_table(self, seq: int) -> list[int]:
+    def block_table(self, seq: int, group: int = 0) -> Any:
         """The blocks of `seq`, now and later."""
-        return self._sequence(seq).blocks
+        return super().block_table(seq, group) if group else self._sequence(seq).blocks
 
 
 class CountsAsFloat(Reference):
     """The free count is a float."""
 
-    def num_free_blocks(self) -> Any:
+    def num_free_blocks(self, pool: int = 0) -> Any:
         """How many blocks are free."""
-        return float(len(self._free))
+        return float(super().num_free_blocks(pool))
 
 
 class ReturnsTheBlock(Reference):
@@ -109,9 +109,7 @@ class ReturnsTheBlock(Reference):
 class StartsAtOne(Reference):
     """Block ids start at 1, and no contract says so."""
 
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        self._free = [block + 1 for block in self._free]
+    _first_block = 1
 
 
 class ABlockForNothing(Reference):

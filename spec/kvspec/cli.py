@@ -83,6 +83,7 @@ def _elsewhere() -> dict[str, EntryPoint]:
     own = (
         EntryPoint("size", "kvspec.sizing.command:size", COMMANDS),
         EntryPoint("walk", "kvspec.suite.walk_command:walk", COMMANDS),
+        EntryPoint("explore", "kvspec.suite.explore_command:explore", COMMANDS),
         EntryPoint("symbolic", "kvspec.symbolic.command:symbolic", COMMANDS),
     )
     return {point.name: point for point in (*entry_points(group=COMMANDS), *own)}

@@ -83,7 +83,8 @@ def test_one_allocator_keeps_its_name_in_one_line(report, width):
     )
     lines = printed(matrix([evolve(report, allocator=name, contract=contract)]), width)
     assert lines[0].split() == ["law", name]
-    assert "relaxations      3: reservation, first_block, geometries" in lines
+    wanted = "relaxations 3: reservation, first_block, geometries"
+    assert wanted in [" ".join(line.split()) for line in lines]
 
 
 def test_relaxations_are_wrapped_between_fields(report):

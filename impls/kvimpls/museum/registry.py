@@ -68,6 +68,12 @@ class Exhibit:
 LEAK = ("free-set", "conservation", "groups")
 """A leak: by the list of free blocks, by their count where there is no list, or by one of two."""
 
+COUNT_FIRST = (
+    "Both say the same. When the expectation was written, the count of free blocks came after "
+    "their list, after the counts of single blocks, and after the groups, in the published order; "
+    "it comes first now, as it needs no more than the core."
+)
+
 
 MUSEUM: tuple[Exhibit, ...] = (
     Exhibit(
@@ -137,6 +143,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B04",),
         sources=("ovg-project/kvcached#364",),
         also=("conservation", "groups"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         core.HalfDoneAppend,
@@ -166,6 +174,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B06",),
         sources=("kekzl/imp#1115",),
         also=("conservation", "groups"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         core.SecondFreeAccepted,
@@ -296,10 +306,13 @@ MUSEUM: tuple[Exhibit, ...] = (
         "prefix-complete",
         "The contents were given up while a table has their block; that it was handed out a "
         "second time is seen too, and reported after.",
-        "`_evict`",
+        "`_take`, `_evict`",
         records=("B24",),
         sources=("LMCache/LMCache#3130",),
         also=("no-overlap", "in-flight"),
+        broke=("eviction-order",),
+        verdict="The expectation is the better of the two: where a prompt gives up a block that "
+        "it has just hit, the block counts as idle before the call, and as given up too early.",
     ),
     Exhibit(
         sharing.CountNotDecremented,
@@ -346,6 +359,10 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`allocate_prompt`",
         records=("B32",),
         sources=("GeeeekExplorer/nano-vllm#211",),
+        broke=("prefix-sound",),
+        verdict="The expectation is the better of the two: the call hid what it found. That a "
+        "lookup finds the block afterwards is held against the lookup, since a block that the "
+        "answer left out is taken to be overwritten.",
     ),
     Exhibit(
         prefix.NothingLeftToCompute,
@@ -384,6 +401,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B36",),
         sources=("vllm-project/vllm#11565",),
         also=("free-set",),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         prefix.UntaggedKeys,
@@ -457,6 +476,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B51",),
         sources=("NVIDIA/TensorRT-LLM#12667",),
         also=("no-overlap", "admission"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         swap.ApprovedTooEarly,
@@ -505,6 +526,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B60",),
         sources=("kvcache-ai/Mooncake#1853",),
         also=("conservation", "groups"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         data_plane.CopiesBeforeTheWriteLands,
@@ -570,6 +593,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B73",),
         sources=("sgl-project/sglang#27586",),
         also=("conservation", "groups", "ref-count", "in-flight"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         window.PublishesWhatHasGone,
@@ -618,6 +643,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B84",),
         sources=("sgl-project/sglang#16067",),
         also=("conservation",),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         rollback.DraftsNeverReleased,
@@ -628,6 +655,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B86",),
         sources=("sgl-project/sglang#13826",),
         also=LEAK,
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         rollback.OneSlotTooMany,
@@ -758,6 +787,8 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B112",),
         sources=("pytorch/pytorch#71616",),
         also=("conservation", "groups"),
+        broke=("conservation",),
+        verdict=COUNT_FIRST,
     ),
     Exhibit(
         placement.MergedAndKept,
@@ -804,6 +835,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "limit",
         "The length goes beyond the caller's bound.",
         "`allocate`",
+        broke=("misuse",),
+        verdict="The expectation is the better of the two; the law of limits looks at calls with a "
+        "number of tokens, and not at those with the tokens themselves.",
     ),
     Exhibit(
         core.FillsGapsUnasked,
@@ -891,6 +925,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "The block is free while the transfer is in flight.",
         "`_release`, `_leased`",
         also=("admission",),
+        broke=("prefix-complete",),
+        verdict="Both are right: the block was cached as well, and the same call gave it up for "
+        "another.",
     ),
     Exhibit(
         batch.DecidesForAllAtOnce,
@@ -898,6 +935,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "batch",
         "Of those that shared the block the last to write would have kept it.",
         "`append_batch`, `_to_copy`",
+        broke=("admission",),
+        verdict="Both are right: a copy too many is a block too many, and where there is none the "
+        "call is refused.",
     ),
     Exhibit(
         resize.ShrinksUnderTheTables,

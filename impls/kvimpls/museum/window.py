@@ -69,7 +69,7 @@ class TombstoneFrees(RemembersTheReleased):
     """
 
     def _end(self, seq: int) -> None:
-        tombs = self._gone.get(seq, {}).values()
+        tombs = dict.fromkeys(self._gone.get(seq, {}).values())
         super()._end(seq)
         for block in tombs:
             if self._references[block]:

@@ -1,6 +1,7 @@
 """One allocator under test: calls it, asks what the schedule says, hands the outcome on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from types import CoroutineType
 from typing import Any
 
@@ -11,7 +12,6 @@ from kvspec.driver import values
 from kvspec.driver.making import (
     GeometryRefused,
     NotBuilt,
-    TargetError,
     build,
     mro_names,
     rows_of,
@@ -37,18 +37,10 @@ from kvspec.kernel.outcome import (
     Probe,
 )
 from kvspec.kernel.specification import Specification
-from kvspec.kernel.state import Cell, Entries, State, TableOf
+from kvspec.kernel.state import Cell, Entries, State, TableOf, table_of
 from kvspec.rooms import attention
 
-__all__ = [
-    "DEFAULT_CALL_TIMEOUT",
-    "Driver",
-    "GeometryRefused",
-    "NotBuilt",
-    "TargetError",
-    "build",
-    "rows_of",
-]
+__all__ = ["DEFAULT_CALL_TIMEOUT", "Driver", "GeometryRefused", "NotBuilt"]
 
 DEFAULT_CALL_TIMEOUT = 10.0
 """Seconds that one call may take, and the queries after it together."""
@@ -80,6 +72,27 @@ class _Seen:
         )
 
 
+@define(eq=False)
+class _Checkpoints:
+    """What an allocator calls wherever it may fail, which it does where the driver says so.
+
+    It is an object of its own, so that an allocator which keeps it can be copied without the
+    driver.
+    """
+
+    left: int = 0
+    """So many checkpoints are to be passed until one fails; 0 where none is to fail."""
+    failed: str | None = None
+    """The checkpoint that failed in this call."""
+
+    def __call__(self, point: str) -> None:
+        if self.left:
+            self.left -= 1
+            if self.left == 0:
+                self.failed = text_of(str, point, 60)
+                raise InjectedFault(self.failed)
+
+
 @define
 class Driver:
     """Drives one fresh allocator. Raises `NotBuilt` where the factory makes none."""
@@ -92,14 +105,11 @@ class Driver:
     _handles: dict[int, Any] = field(init=False, factory=dict)
     _given: dict[TableOf, Given] = field(init=False, factory=dict)
     _asking: "_Question" = field(init=False, default=("what follows the call",))
-    _left: int = field(init=False, default=0)
-    """So many checkpoints are to be passed until one fails; 0 where none is to fail."""
-    _failed: str | None = field(init=False, default=None)
-    """The checkpoint that failed in this call."""
+    _points: _Checkpoints = field(init=False, factory=_Checkpoints)
 
     def __attrs_post_init__(self) -> None:
         """Build the allocator."""
-        checkpoint = self._checkpoint if self.spec.claims("injection") else None
+        checkpoint = self._points if self.spec.claims("injection") else None
         self._allocator = build(self.make, self.spec, self.timeout, checkpoint)
         if not self.spec.shadowed:
             self._rows = rows_of(self._allocator, self.spec, self.timeout)
@@ -116,17 +126,17 @@ class Driver:
         def call() -> Answer:
             if first:
                 self._write(operation, state, oddities)
-            self._left, self._failed = fault, None
+            self._points.left, self._points.failed = fault, None
             try:
                 return self._call(operation, state)
             finally:
-                self._left = 0
+                self._points.left = 0
 
         try:
             answer = within(self.timeout, call)
         except TimeUp:
-            return Outcome(Answer("hang"), fault=self._failed)
-        failed = self._failed
+            return Outcome(Answer("hang"), fault=self._points.failed)
+        failed = self._points.failed
 
         def look_around() -> None:
             after = self.spec.foreseen(state, operation, answer)
@@ -142,13 +152,29 @@ class Driver:
             oddities.append(f"{_name(self._asking)} did not come back")
         return Outcome(answer, seen.observation(oddities), failed)
 
-    def _checkpoint(self, point: str) -> None:
-        """What an allocator calls wherever it may fail."""
-        if self._left:
-            self._left -= 1
-            if self._left == 0:
-                self._failed = text_of(str, point, 60)
-                raise InjectedFault(self._failed)
+    # ------------------------------------------------------------------ copies
+
+    def held(self, names: Sequence[int]) -> tuple[Any, ...]:
+        """All that is kept of the allocator, to be copied as a whole; handles of these `names`."""
+        self._points.failed = None
+        # Tables as plain tuples: they take less time to copy.
+        given = [
+            (table.seq, table.group, *table.place, one.raw, one.entries)
+            for table, one in self._given.items()
+        ]
+        handles = tuple(self._handles.get(name) for name in names)
+        return self._allocator, self._points, handles, given, self._rows
+
+    def with_held(self, held: tuple[Any, ...], names: Sequence[int]) -> "Driver":
+        """The driver of a copy of what was `held`, under the same `names`."""
+        other = copy(self)
+        other._allocator, other._points, handles, given, other._rows = held
+        other._handles = dict(zip(names, handles, strict=True))
+        other._given = {
+            table_of(seq, group, Place(tier, pool)): Given(raw, entries)
+            for seq, group, tier, pool, raw, entries in given
+        }
+        return other
 
     # ------------------------------------------------------------------ the call
 
@@ -164,8 +190,8 @@ class Driver:
             return Answer("nonsense", str(nonsense))
         except BaseException as error:  # SystemExit is an outcome too
             names = mro_names(error)
-            if self._failed is not None and "InjectedFault" in names:
-                return Answer("injected", self._failed)
+            if self._points.failed is not None and "InjectedFault" in names:
+                return Answer("injected", self._points.failed)
             if "OutOfBlocks" in names:
                 return Answer("refused")
             known = next((name for name in names if name in _ERRORS), None)
@@ -224,8 +250,10 @@ class Driver:
     # ------------------------------------------------------------------ the caller's write
 
     def _write(self, operation: Operation, state: State, oddities: list[str]) -> None:
+        if self._rows is None:
+            return
         for written in operation.all_writes(state, self.spec):
-            if self._rows is not None and written.cells:
+            if written.cells:
                 self._write_rows(written, state, self._rows, oddities)
 
     def _write_rows(self, written: Written, state: State, store: Rows, oddities: list[str]) -> None:

@@ -18,14 +18,8 @@ from typing import Any
 from attrs import frozen
 
 from kvspec.contract import Contract
-from kvspec.driver.driver import (
-    DEFAULT_CALL_TIMEOUT,
-    GeometryRefused,
-    NotBuilt,
-    TargetError,
-    build,
-    rows_of,
-)
+from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
+from kvspec.driver.making import GeometryRefused, NotBuilt, TargetError, build, rows_of
 from kvspec.driver.values import raised, shown, text_of
 from kvspec.driver.watchdog import within
 from kvspec.geometry import Geometry

@@ -11,7 +11,7 @@ from kvspec.kernel.step import Step
 _ENOUGH = 16
 """After so many bites, one more is looked for in every 32nd relevant step only."""
 
-_SELDOM = 4096
+_SELDOM = 1024
 """After so many relevant steps ever more seldom: a soak has bitten often enough by then."""
 
 
@@ -51,5 +51,5 @@ class Ledger:
         if self.bites[law.id] < _ENOUGH and count < _SELDOM:
             self._due[law.id] = count + 1
         else:
-            later = count // 128 if count > _SELDOM else 0
+            later = count // 32 if count > _SELDOM else 0
             self._due[law.id] = (count // 32 + 1) * 32 + later

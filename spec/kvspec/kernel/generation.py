@@ -49,12 +49,12 @@ def new_ids(state: State) -> tuple[int, ...]:
 
 def live(state: State) -> Items[int]:
     """The sequences on the device, oldest first: those that most calls are about."""
-    return tuple(seq for seq, sequence in state.sequences.items() if sequence.resident)
+    return state.live
 
 
 def some_live(state: State, spec: "Specification") -> bool:
     """Whether there is a sequence on the device to act on."""
-    return any(sequence.resident for sequence in state.sequences.values())
+    return bool(state.live)
 
 
 def room_for_another(state: State, spec: "Specification") -> bool:
@@ -102,6 +102,11 @@ def length_near_boundary(
         return chooser.pick([n for n in dict.fromkeys(edges) if 1 <= n <= most] or [0])
     near = [n for n in (1, spare, spare + 1, spare + size) if 1 <= n <= bound]
     return chooser.integer(0, max(0, min(bound, size + 1)), near=near)
+
+
+def longest(spec: "Specification") -> int:
+    """The greatest length that is worth trying in a small scope: the bound, or just too much."""
+    return spec.geometry.max_tokens or spec.geometry.capacity + 1
 
 
 def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geometry:

@@ -4,7 +4,7 @@ One account for every operation that reserves slots, and for every group: so adm
 allocation cannot disagree, nor can a batch and the calls that it stands for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -57,8 +57,11 @@ def _growth(state: State, spec: "Specification", table: TableOf, num_tokens: int
     )
 
 
-def _by_place(needs: Iterator[Need]) -> tuple[Need, ...]:
+def _by_place(needs: Iterable[Need]) -> tuple[Need, ...]:
     """The needs of groups that share a pool, added up."""
+    needs = tuple(needs)
+    if len(needs) == 1:
+        return needs
     found: dict[Place, Need] = {}
     for need in needs:
         other = found.get(need.place)

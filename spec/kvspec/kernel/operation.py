@@ -158,9 +158,13 @@ class Operation:
         needs = self.needs(state, spec) or (Need(0),)
         short = [need for need in needs if not spec.fits(state, need, need.fresh + len(need.held))]
         decides = (short or needs)[0]
+        if spec.contract.placement == "anywhere":  # where an extent would move to does not matter
+            refused = bool(short) or any(n.may_refuse for n in needs)
+        else:
+            refused = any(not spec.fits(state, n, n.target) or n.may_refuse for n in needs)
         return Expected(
             done=not short,
-            refused=any(not spec.fits(state, n, n.target) or n.may_refuse for n in needs),
+            refused=refused,
             fresh=decides.fresh,
             available=spec.available(state, decides.place) + decides.freed,
             place=decides.place,

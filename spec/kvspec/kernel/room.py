@@ -4,12 +4,12 @@ Rooms never know each other. They meet only in the kernel's facts (who holds wha
 events, and in the guards that the kernel collects.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import field, frozen
 
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, Place
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
 from kvspec.kernel.law import Law
@@ -33,7 +33,31 @@ class Proposal:
     """Whether it comes as often as all others together, whenever it can."""
 
 
+class Names(Protocol):
+    """Other names for sequences and blocks, under which states that are alike are equal."""
+
+    def seq(self, seq: int) -> int:
+        """The name of a sequence."""
+        ...
+
+    def block(self, place: Place, block: int) -> int:
+        """The name of a block: a new one, where it has none yet."""
+        ...
+
+    def known(self, place: Place, block: int) -> int:
+        """The name of a block; a number above all names, where it has none yet."""
+        ...
+
+
 def _no_calls(state: State, spec: "Specification") -> Sequence[Operation]:
+    return ()
+
+
+def _none_at_all(state: State, spec: "Specification", ids: Sequence[int]) -> Iterable[Operation]:
+    return ()
+
+
+def _nothing_matters(state: State, names: Names) -> Hashable:
     return ()
 
 
@@ -76,6 +100,10 @@ class Room:
     to operations of any room. `known` gives what stands for the leading tokens of a sequence, as
     far as they are known (`Cell.token`). `queries` are asked in every full look. `wrong` gives
     some wrong calls. `weight` says how often an episode should be about the room.
+
+    `every` gives every call of the room that makes a difference in a small scope, among them
+    perhaps wrong ones; new sequences have one of the ids given. `matters` gives what of the slice
+    bears on what comes, but for what is held, in other names.
     """
 
     capability: str
@@ -98,3 +126,5 @@ class Room:
     proposals: tuple[Proposal, ...] = ()
     weight: int = 1
     wrong: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls
+    every: Callable[[State, "Specification", Sequence[int]], Iterable[Operation]] = _none_at_all
+    matters: Callable[[State, Names], Hashable] = _nothing_matters

@@ -73,13 +73,17 @@ class Sizes:
         need = self.contract.reservation.need(past, self._block_sizes[group])
         return extent(self.contract.placement, need)
 
-    def most_waste(self, past: History, group: int = 0) -> int | None:
-        """The most tokens that it may reserve there beyond its length, if there is a bound."""
+    def most_waste(self, past: History, group: int = 0, least: int | None = None) -> int | None:
+        """The most tokens that it may reserve there beyond its length, if there is a bound.
+
+        `least` is what the method of that name says, for callers that know it already.
+        """
         size = self._block_sizes[group]
         bound = self.contract.reservation.waste_bound(past, size)
         if bound is None:
             return None
-        return max(bound, self.least(past, group) * size - past.length)
+        least = self.least(past, group) if least is None else least
+        return max(bound, least * size - past.length)
 
     def holdings(self, past: History, group: int = 0) -> range:
         """How many blocks a sequence with this history may hold in a group."""

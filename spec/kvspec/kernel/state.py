@@ -116,7 +116,7 @@ class Occupancy:
     @derived
     def held(self) -> frozenset[int]:
         """The blocks that are not free: some holder pins them."""
-        return frozenset(self.users).union(self.pins)
+        return frozenset(self.users).union(self.pins) if self.pins else frozenset(self.users)
 
     @derived
     def pinned_only(self) -> frozenset[int]:
@@ -154,20 +154,27 @@ class State:
         """The table that `seq` has in `group`, where the sequence is."""
         return self.homes(seq)[group]
 
+    @derived
+    def live(self) -> tuple[int, ...]:
+        """The sequences on the device, oldest first."""
+        return tuple([s for s, sequence in self.sequences.items() if sequence.tier == "device"])
+
     def homes(self, seq: int) -> tuple[TableOf, ...]:
         """The tables that `seq` has where it is, one a group."""
         sequence = self.sequences.get(seq)
         resident = sequence is None or sequence.tier == "device"
-        known = self._homes.get((seq, resident))
+        key = seq if resident else ~seq
+        known = self._homes.get(key)
         if known is None:
-            known = self._homes[seq, resident] = tuple(
+            known = self._homes[key] = tuple(
                 table_of(seq, group, place if resident else HOST)
                 for group, place in enumerate(self.places)
             )
         return known
 
     @derived
-    def _homes(self) -> dict[tuple[int, bool], tuple[TableOf, ...]]:
+    def _homes(self) -> dict[int, tuple[TableOf, ...]]:
+        """What `homes` has found, by id, or by the complement of one that is swapped out."""
         return {}
 
     def entries(self, table: TableOf) -> Entries:
@@ -221,9 +228,11 @@ class State:
                 holders = at.users
             elif holder.pins:
                 holders = at.pins
+            alone = (holder,)
             for block in entries:
                 if block is not None:
-                    holders[block] = (*holders.get(block, ()), holder)
+                    others = holders.get(block)
+                    holders[block] = alone if others is None else (*others, holder)
         return found
 
     def at(self, place: Place = DEVICE) -> Occupancy:
@@ -259,9 +268,7 @@ class State:
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
-        changed = self._with(holds={**self.holds, holder: entries})
-        changed.__dict__.pop("_occupancies", None)
-        return changed
+        return self.having(holds={**self.holds, holder: entries})
 
     def releasing(self, holders: Iterable[Holder]) -> "State":
         """The state in which `holders` hold nothing."""
@@ -270,12 +277,12 @@ class State:
 
     def with_sequence(self, seq: int, sequence: Sequence) -> "State":
         """The state in which `sequence` is the history of `seq`."""
-        return self._with(sequences={**self.sequences, seq: sequence})
+        return self.having(sequences={**self.sequences, seq: sequence})
 
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""
         return self._with(slices={**self.slices, capability: value})
 
 
-_DERIVED = {"holds": "_occupancies", "pools": "tiers", "places": "_homes"}
+_DERIVED = {"sequences": "live", "holds": "_occupancies", "pools": "tiers", "places": "_homes"}
 """What is derived from which facts, and kept as long as they are."""

@@ -1,7 +1,7 @@
 """One call, before and after: what the laws are judged on."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import frozen
 
@@ -15,6 +15,8 @@ from kvspec.kernel.state import Entries, State, TableOf
 if TYPE_CHECKING:
     from kvspec.kernel.law import Law
     from kvspec.kernel.specification import Specification
+
+T = TypeVar("T")
 
 
 @frozen
@@ -44,12 +46,12 @@ class Step:
     after: State
     events: tuple[Event, ...]
 
-    @property
+    @derived
     def answer(self) -> Answer:
         """The allocator's answer."""
         return self.outcome.answer
 
-    @property
+    @derived
     def seen(self) -> Observation:
         """What was looked at after the call."""
         return self.outcome.observation
@@ -84,9 +86,22 @@ class Step:
         place, was, now = table.place, before.contents, after.contents
         return all(was.get((place, b)) is now.get((place, b)) for b in entries if b is not None)
 
+    def once(self, derive: Callable[["Step"], T]) -> T:
+        """What `derive` makes of this step: several laws of a room may ask, it is made once."""
+        made = self._made
+        if derive not in made:
+            made[derive] = derive(self)
+        return cast("T", made[derive])
+
+    @derived
+    def _made(self) -> dict[Any, Any]:
+        return {}
+
     @derived
     def copies(self) -> tuple[Copied, ...]:
         """The copies that were reported."""
+        if not self.answer.copies:
+            return ()
         return tuple(event for event in self.events if isinstance(event, Copied))
 
     @derived
@@ -124,9 +139,20 @@ class Step:
     @derived
     def altered(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
         """Those of them that are not as they were."""
-        if self.before.holds is self.after.holds:
+        if not self._some_altered():
             return ()
         return tuple([(t, before, after) for t, before, after in self.survivors if before != after])
+
+    def _some_altered(self) -> bool:
+        """Whether a table may be altered; mostly the one of a new sequence is all that is new."""
+        before, after = self.before.holds, self.after.holds
+        if before is after:
+            return False
+        lived, live = self.before.sequences, self.after.sequences
+        for holder, entries in after.items():
+            if before.get(holder) is not entries and getattr(holder, "seq", None) in lived:
+                return True
+        return any(h not in after and getattr(h, "seq", None) in live for h in before)
 
     @derived
     def changes(self) -> tuple[Change, ...]:
@@ -200,6 +226,8 @@ class Step:
 
         Where the contract has equal contents become one block, that explains a change too.
         """
+        if not self.changes:
+            return ()
         return tuple(
             change
             for change in self.changes
@@ -317,8 +345,10 @@ class Step:
         }
 
     def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[TableOf, int, int]]:
-        parents, moves = self._parents, self.moves
         before, after = self.before.holds, self.after.holds
+        parents, moves = self._parents, self.moves
+        if before is after and not parents:
+            return
         for seq in self.after.sequences:
             for table in self.after.homes(seq):
                 base, entries = before.get(parents.get(table, table), ()), after.get(table, ())

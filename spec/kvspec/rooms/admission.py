@@ -1,6 +1,6 @@
 """The room of admission: the allocator can tell what `allocate` would do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -8,7 +8,7 @@ from attrs import frozen
 from kvspec.contract import History
 from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
-from kvspec.kernel.generation import HUGE, ODD_LENGTHS, length_near_boundary
+from kvspec.kernel.generation import HUGE, ODD_LENGTHS, length_near_boundary, longest
 from kvspec.kernel.growth import reservation
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import plural
@@ -135,6 +135,10 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return [CanAllocate(odd) for odd in ODD_LENGTHS]
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    yield from (CanAllocate(tokens) for tokens in range(longest(spec) + 2))
+
+
 ROOM = Room(
     capability="admission",
     methods=("can_allocate",),
@@ -142,4 +146,5 @@ ROOM = Room(
     operations=(CanAllocate,),
     proposals=(Proposal("can_allocate", _worth_asking, _draw),),
     wrong=_wrong,
+    every=_every,
 )

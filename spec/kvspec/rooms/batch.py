@@ -6,7 +6,8 @@ that the order in which several sharers write decides who keeps the block.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import permutations, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
@@ -15,7 +16,15 @@ from kvspec.geometry import Geometry, Place
 from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event, Written
-from kvspec.kernel.generation import HUGE, length_near_boundary, live, new_ids, some_live
+from kvspec.kernel.generation import (
+    HUGE,
+    length_near_boundary,
+    live,
+    longest,
+    new_ids,
+    room_for_another,
+    some_live,
+)
 from kvspec.kernel.growth import growth, growths, shared_and_written
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import entries_text, table_name
@@ -415,6 +424,54 @@ def _draw(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return AppendBatch(tuple(seqs), tuple(numbers))
 
 
+def _partly_filled(state: State, spec: "Specification") -> list[int]:
+    """Those with room in a last block that nobody shares yet, all of it written."""
+    size = spec.geometry.block_size
+    return [
+        seq
+        for seq in live(state)
+        if state.sequences[seq].length % size
+        and state.sequences[seq].written == state.sequences[seq].length
+        and len(_sharers(state, seq)) == 1
+    ]
+
+
+def _can_share(state: State, spec: "Specification") -> bool:
+    shares = spec.claims("sharing") and room_for_another(state, spec)
+    return shares and bool(_partly_filled(state, spec))
+
+
+def _share(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """A fork, where there are any: a batch over sharers is what is easily wrong."""
+    parent = chooser.pick(_partly_filled(state, spec))
+    return spec.operation(call("fork", parent=parent, child=chooser.pick(new_ids(state))))
+
+
+def _sharing(state: State, spec: "Specification") -> list[list[int]]:
+    """The sequences, at most so many as a batch has, that share a last block with room in it."""
+    size = spec.geometry.block_size
+    found = {
+        tuple(_sharers(state, seq)) for seq in live(state) if state.sequences[seq].length % size
+    }
+    return [list(seqs) for seqs in sorted(found) if 1 < len(seqs) <= LARGEST]
+
+
+def _some_share(state: State, spec: "Specification") -> bool:
+    return bool(_sharing(state, spec))
+
+
+def _draw_sharers(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """All who share a block write into it, with or without others."""
+    seqs = chooser.pick(_sharing(state, spec))[:: chooser.pick((1, -1))]
+    rooms = [
+        bound - state.sequences[seq].length
+        for seq in seqs
+        for bound in _bounds(state, spec, seq)
+        if bound is not None
+    ]
+    return AppendBatch(tuple(seqs), min([1, *rooms]))
+
+
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
     unknown = new_ids(state)[0]
     calls: list[Operation] = [AppendBatch((unknown,), 1), AppendBatch((), (1,))]
@@ -433,11 +490,25 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return [*calls, AppendBatch(ids, (1,)), AppendBatch(ids, (1, -1))] if len(ids) == 2 else calls
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    most = longest(spec)
+    for count in range(len(state.sequences) + 1):
+        for seqs in permutations(state.sequences, count):
+            lengths = (range(most - state.sequences[seq].length + 1) for seq in seqs)
+            yield from (AppendBatch(seqs, numbers) for numbers in product(*lengths))
+
+
 ROOM = Room(
     capability="batch",
     methods=("append_batch",),
     laws=LAWS,
     operations=(AppendBatch,),
-    proposals=(Proposal("append_batch", some_live, _draw, weight=2),),
+    proposals=(
+        Proposal("append_batch", some_live, _draw, weight=2),
+        Proposal("share", _can_share, _share, weight=3),
+        Proposal("append_sharers", _some_share, _draw_sharers, weight=5),
+    ),
+    weight=2,
     wrong=_wrong,
+    every=_every,
 )

@@ -226,6 +226,11 @@ LAWS = (
 )
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    yield FreeBlocks()
+    yield from (RefCount(block) for block in state.blocks())
+
+
 ROOM = Room(
     capability="introspection",
     methods=("ref_count", "free_blocks"),
@@ -233,4 +238,5 @@ ROOM = Room(
     applies=ungrouped,
     operations=(RefCount, FreeBlocks),
     queries=_queries,
+    every=_every,
 )

@@ -4,7 +4,7 @@ A lease holds the blocks that the sequence had when it began, and pins them. Not
 need be said of `free`: it removes table entries, and the lease's hold still pins.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
@@ -18,13 +18,16 @@ from kvspec.kernel.names import blocks_text, plural, table_name
 from kvspec.kernel.operation import AnswerShape, Handle, Operation, SequenceOperation
 from kvspec.kernel.outcome import DONE, Answer, Outcome
 from kvspec.kernel.perturb import other_count, other_table
-from kvspec.kernel.room import Proposal, Room
+from kvspec.kernel.room import Names, Proposal, Room
 from kvspec.kernel.script import Call, call
 from kvspec.kernel.state import Entries, Holder, State
 from kvspec.kernel.step import Step
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
+
+MOST_OPEN_IN_SCOPE = 2
+"""In a small scope, two leases are open at most."""
 
 MOST_OPEN = 3
 """Two leases on one block, and one on another, show every order of ending."""
@@ -265,6 +268,19 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return calls + [EndTransfer(lease) for lease in _leases(state).ended[-1:]]
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    opened, lease = _leases(state).open, _next_lease(state)
+    if len(opened) < MOST_OPEN_IN_SCOPE:
+        yield from (BeginTransfer(seq, lease) for seq in state.sequences)
+    yield from (EndTransfer(lease) for lease in opened)
+
+
+def _matters(state: State, names: Names) -> Hashable:
+    # Which leases are open shows in what is held, unless they hold nothing; that one has ended
+    # is what makes it a wrong call to end it again.
+    return len(_leases(state).open), bool(_leases(state).ended)
+
+
 ROOM = Room(
     capability="lease",
     methods=("begin_transfer", "end_transfer"),
@@ -278,4 +294,6 @@ ROOM = Room(
     ),
     weight=2,
     wrong=_wrong,
+    every=_every,
+    matters=_matters,
 )

@@ -4,11 +4,12 @@ The bound is a fact of the sequence's history, so the kernel keeps it; here stan
 about it and the proposals that give one.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvspec.geometry import Geometry
 from kvspec.kernel.chooser import Chooser
-from kvspec.kernel.generation import length_near_boundary, new_ids, room_for_another
+from kvspec.kernel.generation import length_near_boundary, longest, new_ids, room_for_another
 from kvspec.kernel.law import Law, callers_duty
 from kvspec.kernel.names import plural
 from kvspec.kernel.operation import Operation, whole
@@ -94,6 +95,14 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     ]
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    most = longest(spec)
+    for seq in ids:
+        for tokens in range(most + 1):
+            for limit in range(tokens, most + 1):
+                yield spec.operation(call("allocate", seq=seq, num_tokens=tokens, limit=limit))
+
+
 ROOM = Room(
     capability="reservation",
     methods=(),
@@ -101,4 +110,5 @@ ROOM = Room(
     laws=LAWS,
     proposals=(Proposal("allocate_bounded", room_for_another, _allocate_bounded),),
     wrong=_wrong,
+    every=_every,
 )

@@ -4,7 +4,7 @@ Which blocks there are is a fact of the kernel; what was cached in those that ha
 business of whoever kept it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
@@ -192,6 +192,10 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return [Resize(odd) for odd in (0, *ODD_LENGTHS)]
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    yield from (Resize(n) for n in range(1, MOST_TIMES * spec.geometry.num_blocks + 1))
+
+
 ROOM = Room(
     capability="resize",
     methods=("resize",),
@@ -200,4 +204,5 @@ ROOM = Room(
     operations=(Resize,),
     proposals=(Proposal("resize", _can_resize, _draw),),
     wrong=_wrong,
+    every=_every,
 )

@@ -4,7 +4,7 @@ That the marks are lowered and that what is let go of becomes free is said elsew
 hear that the sequence was rewound. Here stands what is left of the table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -233,6 +233,11 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return calls
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    for seq, sequence in state.sequences.items():
+        yield from (Truncate(seq, tokens) for tokens in range(sequence.length + 1))
+
+
 ROOM = Room(
     capability="rollback",
     methods=("truncate",),
@@ -244,4 +249,5 @@ ROOM = Room(
     ),
     weight=2,
     wrong=_wrong,
+    every=_every,
 )

@@ -5,7 +5,7 @@ are written into while shared are the core's business (whoever writes gets them 
 stand the laws that say so, and what a fork shares.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -200,11 +200,13 @@ def _let_go_but_used(step: Step, place: Place) -> set[int]:
     return {
         block
         for block, holders in before.items()
-        if block in after and len(after[block]) < len(holders)
+        if len(holders) > 1 and block in after and len(after[block]) < len(holders)
     }
 
 
 def _lets_go_of_shared(step: Step) -> bool:
+    if step.before.holds is step.after.holds:
+        return False
     return any(_let_go_but_used(step, place) for place in step.seen.free)
 
 
@@ -345,6 +347,10 @@ def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return calls + ([Fork(ids[0], ids[-1]), Fork(unknown, ids[0])] if ids else [])
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    yield from (Fork(parent, child) for parent in state.sequences for child in ids)
+
+
 ROOM = Room(
     capability="sharing",
     methods=("fork",),
@@ -356,4 +362,5 @@ ROOM = Room(
     ),
     weight=3,
     wrong=_wrong,
+    every=_every,
 )

@@ -380,6 +380,10 @@ def _with_a_host(geometry: Geometry, chooser: Chooser | None) -> Geometry:
     return evolve(geometry, num_host_blocks=chooser.pick(sizes) if chooser else most)
 
 
+def _every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    yield from (move(seq) for seq in state.sequences for move in (SwapOut, SwapIn))
+
+
 ROOM = Room(
     capability="swap",
     methods=("swap_out", "swap_in", "host_block_table", "num_free_host_blocks"),
@@ -398,4 +402,5 @@ ROOM = Room(
     ),
     weight=2,
     wrong=_wrong,
+    every=_every,
 )

@@ -3,7 +3,7 @@
 from kvspec.kernel.room import Room
 from kvspec.rooms.core.laws import LAWS
 from kvspec.rooms.core.operations import Allocate, Append, Free, ShowTable
-from kvspec.rooms.core.proposals import PROPOSALS, wrong
+from kvspec.rooms.core.proposals import PROPOSALS, every, wrong
 
 ROOM = Room(
     capability="core",
@@ -13,4 +13,5 @@ ROOM = Room(
     operations=(Allocate, Append, Free, ShowTable),
     proposals=PROPOSALS,
     wrong=wrong,
+    every=every,
 )

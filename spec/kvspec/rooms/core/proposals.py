@@ -1,5 +1,6 @@
 """What an engine may try with the core."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvspec.kernel.chooser import Chooser
@@ -8,6 +9,7 @@ from kvspec.kernel.generation import (
     ODD_LENGTHS,
     length_near_boundary,
     live,
+    longest,
     new_ids,
     room_for_another,
     some_live,
@@ -72,6 +74,16 @@ def wrong(state: State, spec: "Specification") -> list[Operation]:
     for seq in live(state)[-1:]:
         calls += [Allocate(seq, 1), *(Append(seq, odd) for odd in ODD_LENGTHS)]
     return calls
+
+
+def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    """Every length for a new sequence and for each that there is, and the end of each."""
+    most = longest(spec)
+    for seq in ids:
+        yield from (Allocate(seq, tokens) for tokens in range(most + 1))
+    for seq, sequence in state.sequences.items():
+        yield from (Append(seq, tokens) for tokens in range(most - sequence.length + 1))
+        yield Free(seq)
 
 
 def _full(state: State, spec: "Specification") -> bool:

@@ -16,7 +16,8 @@ from kvspec.rooms.core.answers import said
 
 
 def _tables_seen_again(step: Step) -> bool:
-    return any(table.seq in step.before.sequences for table in step.seen.tables)
+    before = step.before.sequences
+    return any(table.seq in before for table in step.seen.tables)
 
 
 def _snapshot(step: Step) -> str | None:
@@ -109,7 +110,8 @@ def _atomicity(step: Step) -> str | None:
 def _touches_live(step: Step) -> bool:
     if step.answer.kind == "done" and not step.done:
         return False
-    return any(seq in step.after.sequences for seq in step.operation.touched)
+    after = step.after.sequences
+    return any(seq in after for seq in step.operation.touched)
 
 
 def _bounded_waste(step: Step) -> str | None:
@@ -130,9 +132,14 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
     entries, held = step.after.entries(table), len(step.began_with(table))
     reserved, length = len(entries) * size, sequence.length
     past: History = spec.past(sequence, held, group)
-    least, bound = spec.least(past, group), spec.most_waste(past, group)
+    least = spec.least(past, group)
+    bound = spec.most_waste(past, group, least)
+    idle = step.done and length == (was.length if was else 0) and len(entries) != held
+    enough = reserved >= length and len(entries) >= least
+    if enough and not idle and (bound is None or reserved - length <= bound):
+        return None
     holds = f"{table_name(table)} has {plural(length, 'token')} and holds"
-    if step.done and length == (was.length if was else 0) and len(entries) != held:
+    if idle:
         return (
             f"{holds} {plural(len(entries), 'block')}; it had {held} and got no tokens, and "
             "zero tokens take and release no block."
@@ -156,11 +163,8 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
 
 
 def _bystanders_seen(step: Step) -> bool:
-    touched = step.operation.touched
-    return any(
-        table.seq in step.before.sequences and table.seq not in touched
-        for table in step.seen.tables
-    )
+    touched, before = step.operation.touched, step.before.sequences
+    return any(table.seq in before and table.seq not in touched for table in step.seen.tables)
 
 
 def _frame(step: Step) -> str | None:

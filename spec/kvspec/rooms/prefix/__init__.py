@@ -1,7 +1,7 @@
 """The room of prefix caching: full blocks of known tokens are published, and found again."""
 
 from kvspec.kernel.room import Room, ungrouped
-from kvspec.rooms.prefix.facts import Facts, fold, known
+from kvspec.rooms.prefix.facts import Facts, fold, known, matters
 from kvspec.rooms.prefix.laws import LAWS
 from kvspec.rooms.prefix.operations import (
     AllocatePrompt,
@@ -10,7 +10,7 @@ from kvspec.rooms.prefix.operations import (
     MarkWritten,
     ResetCache,
 )
-from kvspec.rooms.prefix.proposals import PROPOSALS, queries, wrong
+from kvspec.rooms.prefix.proposals import PROPOSALS, every, queries, wrong
 
 ROOM = Room(
     capability="prefix",
@@ -31,4 +31,6 @@ ROOM = Room(
     proposals=PROPOSALS,
     weight=4,
     wrong=wrong,
+    every=every,
+    matters=matters,
 )

@@ -5,7 +5,7 @@ Several blocks may have the same contents, of which only one need be findable; w
 lost, the others are doubtful until a lookup has found them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
@@ -21,6 +21,7 @@ from kvspec.kernel.events import (
     Settled,
     Started,
 )
+from kvspec.kernel.room import Names
 from kvspec.kernel.state import Holder, State
 from kvspec.rooms.prefix.identity import Contents, Tokens, chain, key_name, marks
 
@@ -121,6 +122,24 @@ def known(state: State, seq: int) -> tuple[int, ...]:
     """What stands for the known tokens of a sequence, position by position."""
     author = facts_of(state).authors.get(seq)
     return () if author is None or not author.tokens else marks(author.tokens, author.name)
+
+
+def matters(state: State, names: Names) -> Hashable:
+    """Who may publish what, what is cached where, and the order in which it was let go."""
+    facts = facts_of(state)
+    authors = sorted(
+        (names.seq(seq), one.tokens, one.name, one.mark, one.publishes, one.prompted)
+        for seq, one in facts.authors.items()
+    )
+    ranks = {stamp: rank for rank, stamp in enumerate(sorted(set(facts.stamps.values())))}
+
+    def told(block: int) -> tuple[int, Tokens, str, bool]:
+        contents, stamp = facts.published[block], facts.stamps.get(block)
+        rank = -1 if stamp is None else ranks[stamp]
+        return rank, contents.tokens, contents.name, contents in facts.doubtful
+
+    cached = sorted((told(block), names.known(DEVICE, block), block) for block in facts.published)
+    return tuple(authors), tuple((names.block(DEVICE, block), about) for about, _, block in cached)
 
 
 # ------------------------------------------------------------------------------ the events

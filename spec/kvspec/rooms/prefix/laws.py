@@ -18,7 +18,16 @@ from kvspec.rooms.prefix.operations import AllocatePrompt, Lookup
 # ------------------------------------------------------------------------------ what is found
 
 
-def _answers(step: Step) -> Iterator[tuple[str, int, Found, Tokens, object]]:
+def _answers(step: Step) -> tuple[tuple[str, int, Found, Tokens, object], ...]:
+    """Every answer about what is cached, for the laws that are about it."""
+    return step.once(_all_answers)
+
+
+def _all_answers(step: Step) -> tuple[tuple[str, int, Found, Tokens, object], ...]:
+    return tuple(_each_answer(step))
+
+
+def _each_answer(step: Step) -> Iterator[tuple[str, int, Found, Tokens, object]]:
     """Every answer about what is cached: what said it, what it said, and what it had to say."""
     spec, operation = step.spec, step.operation
     if step.done and isinstance(operation, AllocatePrompt):

@@ -4,13 +4,15 @@ Tokens and keys come from tiny alphabets, so that prompts collide, share their f
 differ in the last token before a boundary, or in the key alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import (
     length_near_boundary,
     live,
+    longest,
     new_ids,
     room_for_another,
     some_live,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 KEYS: tuple[Any, ...] = (None, 0, "0", False, ("0",))
 """Some are equal in Python, or as texts, or hidden in one another; as keys they all differ."""
+
+LETTERS = (0, 1)
+"""Two tokens are enough for prompts to collide, and to differ."""
 
 _MOST_TOKENS = 64
 """Longer prompts show nothing new, and make traces hard to read."""
@@ -184,6 +189,21 @@ def wrong(state: State, spec: "Specification") -> list[Operation]:
         if most is not None and most <= _MOST_TOKENS:
             calls += [AppendTokens(seq, (0,) * (most - length + 1))]
     return calls
+
+
+def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+    """Every prompt, and every text to go on with, of two tokens and under two keys; every mark."""
+    most = longest(spec)
+    texts = {n: tuple(product(LETTERS, repeat=n)) for n in range(most + 1)}
+    prompts = [(text, key) for n in texts for text in texts[n] for key in KEYS[:2]]
+    for seq in ids:
+        yield from (AllocatePrompt(seq, *prompt) for prompt in prompts)
+    yield from (Lookup(*prompt) for prompt in prompts)
+    for seq, sequence in state.sequences.items():
+        for n in range(most - sequence.length + 1):
+            yield from (AppendTokens(seq, text) for text in texts[n])
+        yield from (MarkWritten(seq, tokens) for tokens in range(sequence.length + 1))
+    yield ResetCache()
 
 
 PROPOSALS = (

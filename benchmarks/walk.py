@@ -1,0 +1,195 @@
+"""Operations a second of a walk on the reference, and where the time goes.
+
+With the laws of the core alone, and with every capability that the reference has. The ledger is
+warm, as in a soak: bites are still looked for, but no longer in every step. Seconds of CPU are
+told beside seconds of the clock, since machines are shared; with `--against`, another checkout
+takes turns in the same run.
+
+    python benchmarks/walk.py [--rounds 5] [--steps 4000] [--against WORKTREE]
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+from attrs import evolve
+from rich.console import Console
+from rich.table import Table
+
+from kvimpls.reference import Reference
+from kvspec.driver.driver import Driver
+from kvspec.driver.target import Target, target
+from kvspec.driver.watchdog import watching
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.session import Session
+from kvspec.kernel import generation
+from kvspec.kernel.outcome import FULL, TOUCHED
+from kvspec.kernel.specification import Specification
+from kvspec.rooms import specification
+
+ROOT = Path(__file__).resolve().parents[1]
+EPISODE = 60
+WARM = 3000
+CLAIMS = {"core laws alone": ("core",), "every capability": None}
+FAULTS = (0, 0, 0, 1, 2, 1, 3)
+
+
+class Chooser:
+    """As that of the walk, for checkouts that have none yet."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed).random
+
+    def integer(self, low: int, high: int, near: Any = ()) -> int:
+        index = int(self.random() * (len(near) + high - low + 1))
+        return int(near[index] if index < len(near) else low + index - len(near))
+
+    def pick(self, items: Any) -> Any:
+        return items[int(self.random() * len(items))]
+
+
+def walk(tested: Target, seed: int, steps: int, ledger: Ledger) -> None:
+    """What `kvspec walk` does, without counting states."""
+    chooser, last = Chooser(seed), ledger.steps + steps
+    with watching():
+        while ledger.steps < last:
+            sparse = chooser.pick((False, False, True))
+            rooms = generation.focus(chooser, tested.rooms)
+            geometry = generation.geometry(chooser, tested.contract, rooms)
+            spec = specification(geometry, tested.contract, tested.capabilities)
+            session = Session(tested.make, spec, ledger=ledger)
+            mix = generation.mix(chooser, spec, rooms)
+            faulty = spec.claims("injection") and chooser.pick((False, False, True))
+            for number in range(min(EPISODE, last - ledger.steps)):
+                operation = generation.operation(chooser, mix, session.state, spec)
+                look = TOUCHED if sparse and number % 4 else FULL
+                fault = chooser.pick(FAULTS) if faulty else 0
+                assert not session.perform(operation, look, fault), session.breaches
+
+
+def reference(claim: Any) -> Target:
+    contract = evolve(Reference.contract, capabilities=claim)
+    return target(Reference, "reference", contract)
+
+
+def measure(steps: int, seed: int) -> dict[str, tuple[float, float]]:
+    """By claim: operations a second of the clock, and of CPU."""
+    found = {}
+    for name, claim in CLAIMS.items():
+        tested, ledger = reference(claim), Ledger()
+        walk(tested, 0, WARM, ledger)
+        clock, busy = time.perf_counter(), time.process_time()
+        walk(tested, seed, steps, ledger)
+        clock, busy = time.perf_counter() - clock, time.process_time() - busy
+        found[name] = (steps / clock, steps / busy)
+    return found
+
+
+STAGES: tuple[tuple[str, Any, str], ...] = (
+    ("drawing the operation", generation, "operation"),
+    ("the driver: call, looks, what is foreseen", Driver, "perform"),
+    ("the allocator itself", Driver, "_invoke"),
+    ("what is expected", Specification, "expect"),
+    ("believing", Specification, "believe"),
+    ("judging: every law", Specification, "judge"),
+    ("the ledger: bites", Ledger, "note"),
+    ("recording", Session, "perform"),
+)
+
+
+def stages(steps: int) -> dict[str, dict[str, float]]:
+    """By claim and stage: its share of the time, without the stages within it."""
+    spent: Counter[str] = Counter()
+    within = [0]
+
+    def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            start = time.perf_counter_ns()
+            within.append(0)
+            try:
+                return work(*arguments, **keywords)
+            finally:
+                took = time.perf_counter_ns() - start
+                spent[name] += took - within.pop()
+                within[-1] += took
+
+        return run
+
+    for name, owner, attribute in STAGES:
+        setattr(owner, attribute, timed(name, getattr(owner, attribute)))
+    shares = {}
+    for name, claim in CLAIMS.items():
+        tested, ledger = reference(claim), Ledger()
+        walk(tested, 0, WARM, ledger)
+        spent.clear()
+        start = time.perf_counter_ns()
+        walk(tested, 1, steps, ledger)
+        total = time.perf_counter_ns() - start
+        shares[name] = {stage: spent[stage] / total for stage, _, _ in STAGES}
+        shares[name]["beginning an episode, and the rest"] = 1 - sum(shares[name].values())
+    return shares
+
+
+def elsewhere(root: Path, steps: int, seed: int) -> dict[str, tuple[float, float]]:
+    """`measure` in a process of its own, with the packages of a checkout."""
+    places = os.pathsep.join(str(root / part) for part in ("spec", "impls"))
+    done = subprocess.run(
+        [sys.executable, __file__, "--measure", str(seed), "--steps", str(steps)],
+        env={**os.environ, "PYTHONPATH": places},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    return {name: (clock, busy) for name, (clock, busy) in found.items()}
+
+
+@click.command()
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--steps", default=4000, show_default=True)
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
+@click.option("--measure", "seed", type=int, hidden=True)
+def main(rounds: int, steps: int, against: Path | None, seed: int | None) -> None:
+    """Print the tables."""
+    if seed is not None:
+        print(json.dumps(measure(steps, seed)))
+        return
+    roots = {"this checkout": ROOT, **({against.name: against} if against else {})}
+    rates: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for number in range(rounds):
+        for root, path in roots.items():
+            for claim, both in elsewhere(path.resolve(), steps, number + 1).items():
+                rates.setdefault((claim, root), []).append(both)
+    table = Table(title=f"{rounds} rounds of {steps:,} operations on the reference")
+    table.add_column("claimed")
+    table.add_column("checkout")
+    for column in ("operations/s, median", "best", "a second of CPU, median", "best"):
+        table.add_column(column, justify="right")
+    for claim in CLAIMS:
+        for root in roots:
+            clock, busy = zip(*rates[claim, root], strict=True)
+            figures = (statistics.median(clock), max(clock), statistics.median(busy), max(busy))
+            table.add_row(claim, root, *(f"{figure:,.0f}" for figure in figures))
+    shares = stages(steps)
+    where = Table(title="where the time goes, each without the others")
+    where.add_column("stage")
+    for claim in CLAIMS:
+        where.add_column(claim, justify="right")
+    for stage in shares["every capability"]:
+        where.add_row(stage, *(f"{shares[claim][stage]:.0%}" for claim in CLAIMS))
+    console = Console(width=110)
+    console.print(table)
+    console.print(where)
+
+
+if __name__ == "__main__":
+    main()

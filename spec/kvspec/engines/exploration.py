@@ -1,0 +1,148 @@
+"""How far a search through a small scope has come, and the stories to what it found."""
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from attrs import define, field, frozen
+
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.scope import Scope
+from kvspec.kernel.law import Breach
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.step import Step
+from kvspec.traces.trace import Trace, TraceStep
+
+ALONE = "specification alone"
+PRODUCT = "exhausted over the product"
+DRIVEN = "every model transition driven once"
+
+CROSS_CHECK = 64
+"""Every so manieth transition is judged once more without shortcuts."""
+
+_TELL = 0.25
+"""Seconds between two reports of how far the search has come."""
+
+
+@frozen
+class Move:
+    """An edge: a call, at which of its checkpoints it fails, or which of its choices is taken."""
+
+    operation: Operation
+    fault: int = 0
+    choice: int = 0
+
+
+@define
+class Exploration:
+    """How far a search has come, and what it found.
+
+    `transitions` counts all edges, among them refusals, wrong calls and questions. `answered`
+    counts the states once more for each way in which the last call before them was answered, as
+    a model does that keeps the answer. `depth` is the length of the longest of the shortest
+    stories. `trace` is the violation that ended it.
+    """
+
+    mode: str
+    scope: Scope
+    most_states: int
+    ledger: Ledger = field(factory=Ledger)
+    states: int = 0
+    transitions: int = 0
+    refusals: int = 0
+    wrong: int = 0
+    waiting: int = 0
+    depth: int = 0
+    exhausted: bool = False
+    seconds: float = 0.0
+    trace: Trace | None = None
+    told_apart: str = ""
+    """By what allocators are told apart inside, in the words of the report."""
+    _answers: set[tuple[int, str]] = field(factory=set, repr=False)
+    _parents: "array[int]" = field(factory=lambda: array("q"), repr=False)
+    _moves: list[Move | None] = field(factory=list, repr=False)
+    _depths: "array[int]" = field(factory=lambda: array("q"), repr=False)
+    _began: float = field(factory=time.monotonic, repr=False)
+    _told: float = field(factory=time.monotonic, repr=False)
+
+    @property
+    def rate(self) -> float:
+        """Transitions a second."""
+        return self.transitions / self.seconds if self.seconds else 0.0
+
+    @property
+    def answered(self) -> int:
+        """How many states there are, each with how the last call before it was answered."""
+        return len(self._answers)
+
+    def reached(self, parent: int, move: Move | None) -> None:
+        """One state more, by that move from the state numbered `parent`."""
+        depth = 0 if move is None else self._depths[parent] + 1
+        self._parents.append(parent)
+        self._moves.append(move)
+        self._depths.append(depth)
+        self.depth = max(self.depth, depth)
+        self.states += 1
+
+    def story(self, number: int, *more: Move) -> list[Move]:
+        """A shortest story that leads to the state of that number, and goes on with `more`."""
+        moves: list[Move] = []
+        move = self._moves[number]
+        while move is not None:
+            moves.append(move)
+            number = self._parents[number]
+            move = self._moves[number]
+        return [*reversed(moves), *more]
+
+    def note(self, step: Step, breaches: tuple[Breach, ...]) -> None:
+        """One transition more, which has been judged."""
+        self.ledger.note(step, breaches)
+        self.refusals += step.answer.kind == "refused"
+        self.wrong += bool(step.expected.errors)
+        spec = step.spec
+        if self.transitions % CROSS_CHECK == 0 and spec.shortcuts:
+            assert spec.agrees(step, breaches), f"shortcuts mislead at {step.operation}"
+        self.transitions += 1
+
+    def answers(self, number: int, step: Step | None) -> None:
+        """The state of that number was reached by that step; by none, if it is the first."""
+        if step is None:
+            self._answers.add((number, "none"))
+        elif step.answer.kind in ("done", "refused") and not step.operation.queries:
+            self._answers.add((number, step.answer.kind))
+
+    def goes_on(self, progress: "Progress", waiting: int) -> bool:
+        """Whether more states may be looked at; tells how far it has come now and then."""
+        now = time.monotonic()
+        self.seconds, self.waiting = now - self._began, waiting
+        if now - self._told >= _TELL:
+            self._told = now
+            progress(self)
+        return self.trace is None and self.states <= self.most_states
+
+    def ended(self, waiting: int) -> None:
+        """The search is over, with so many states that were not looked at yet."""
+        self.goes_on(untold, waiting)
+        self.exhausted = not waiting and self.trace is None
+
+
+Progress = Callable[[Exploration], None]
+
+
+def untold(exploration: Exploration) -> None:
+    """Tell nobody."""
+
+
+def trace_of(
+    scope: Scope, name: str, steps: Sequence[TraceStep], breaches: tuple[Breach, ...]
+) -> Trace:
+    """A story with its outcomes as a trace."""
+    spec = scope.spec
+    return Trace(
+        allocator=name,
+        geometry=spec.geometry,
+        contract=spec.contract,
+        capabilities=tuple(room.capability for room in spec.rooms),
+        steps=tuple(steps),
+        breaches=breaches,
+    )

@@ -1,0 +1,90 @@
+"""A small scope: which calls are tried in a state when all of them are to be.
+
+Right calls come from the rooms, which know what may make a difference; wrong ones are tried once
+in every kind of state, since they must be answered in the same way in all states of a kind.
+"""
+
+from collections.abc import Hashable, Iterator
+
+from attrs import define, field, frozen
+
+from kvspec.kernel.generation import longest
+from kvspec.kernel.operation import Operation
+from kvspec.kernel.specification import Specification
+from kvspec.kernel.state import State
+
+MOST_FAULTS = 64
+"""After so many checkpoints a call is no longer made to fail."""
+
+
+@frozen
+class Scope:
+    """All calls about at most so many sequences, in the geometry of `spec`.
+
+    The ids are 0 and up. Where `symmetric`, one unused id stands for all of them.
+    """
+
+    spec: Specification
+    sequences: int
+    symmetric: bool = False
+
+    @property
+    def bounds(self) -> str:
+        """How far it goes, for the report."""
+        geometry = self.spec.geometry
+        parts = [
+            f"{geometry.num_blocks} blocks of {geometry.block_size} tokens",
+            f"{self.sequences} sequences",
+            f"lengths up to {longest(self.spec)}",
+        ]
+        if geometry.num_host_blocks:
+            parts.insert(1, f"{geometry.num_host_blocks} host blocks")
+        if geometry.window is not None:
+            parts.append(f"a window of {geometry.window}")
+        if self.spec.claims("prefix"):
+            parts.append("tokens of two letters, two keys")
+        if self.spec.claims("lease"):
+            parts.append("two leases at once")
+        return ", ".join(parts)
+
+    def right_calls(self, state: State) -> Iterator[Operation]:
+        """Every right call that makes a difference, each once."""
+        unused = [seq for seq in range(self.sequences) if seq not in state.sequences]
+        ids = unused[:1] if self.symmetric else unused
+        for room in self.spec.rooms:
+            for operation in room.every(state, self.spec, ids):
+                if not self.spec.expect(state, operation).errors and operation.sensible(state):
+                    yield operation
+
+    def wrong_calls(self, state: State) -> Iterator[Operation]:
+        """Some wrong calls, where the contract says what becomes of them."""
+        if self.spec.contract.misuse == "raises":
+            for room in self.spec.rooms:
+                yield from room.wrong(state, self.spec)
+
+
+@define
+class Kinds:
+    """Which kinds of states have been seen: in the first of each, wrong calls are tried too."""
+
+    spec: Specification
+    _seen: set[Hashable] = field(factory=set)
+
+    def new(self, state: State) -> bool:
+        """Whether this is the first state of its kind."""
+        kind = self._kind(state)
+        new = kind not in self._seen
+        self._seen.add(kind)
+        return new
+
+    def _kind(self, state: State) -> Hashable:
+        """Who is where, empty, full to a block's end or partly; what is free, and in flight."""
+        size = self.spec.geometry.block_size
+        ids = sorted(state.sequences)
+        about = tuple(
+            (seq, one.tier, min(one.length, 1 + one.length % size), one.limit == one.length)
+            for seq, one in ((seq, state.sequences[seq]) for seq in ids)
+        )
+        free = tuple((place, self.spec.available(state, place) > 0) for place in state.pools)
+        others = tuple(sorted({type(holder).__name__ for holder in state.holds}))
+        return about, free, others

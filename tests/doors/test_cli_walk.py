@@ -1,0 +1,112 @@
+"""`kvspec walk`, and `--coverage`: what they print, save and end with."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_cli_check import ODD
+
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.walk import Walk
+from kvspec.suite.coverage import SITUATIONS
+from kvspec.suite.walk_command import line
+from kvspec.traces.trace import load
+
+LEAKING = "kvimpls.museum:LeakOnRefusal"
+
+
+@pytest.fixture
+def walk(kvspec):
+    return lambda *arguments: kvspec("walk", *arguments)
+
+
+def test_a_walk_without_a_violation_says_how_far_it_came(walk, folder):
+    """Operations, episodes, the rate and the states, below the matrix; exit 0."""
+    done = walk("reference", "--steps", 6000, "--json", "walk.json")
+    assert done.code == 0, done.out
+    assert "6,000 operations in 100 episodes" in done.out
+    assert "different states" in done.out
+    data = json.loads(Path("walk.json").read_text(encoding="utf-8"))
+    assert data["exit_code"] == 0
+    assert (data["walk"]["operations"], data["walk"]["episodes"]) == (6000, 100)
+    assert data["walk"]["states"] > 1000
+    [report] = data["allocators"]
+    assert (report["steps"], report["profile"], report["seed"]) == (6000, "walk", 0)
+    assert report["coverage"] is None
+
+
+def test_a_walk_stops_at_a_violation_shows_and_saves_it(walk, folder):
+    """The reduced trace is printed and saved, and the exit code is 1."""
+    done = walk(LEAKING, "--seconds", 30, "--seed", 4, "--save-traces", "traces")
+    assert done.code == 1
+    assert "1-minimal" in done.out
+    assert "because:" in done.out
+    [path] = Path("traces").iterdir()
+    assert (load(path).law, load(path).reduced) == ("conservation", True)
+
+
+def test_a_short_walk_leaves_laws_vacuous(walk):
+    """No witness is run, so what never bit was not tested: exit 3."""
+    done = walk("reference", "--steps", 3)
+    assert done.code == 3
+    assert "VACUOUS" in done.out
+
+
+def test_time_ends_a_walk(walk):
+    """The number of operations is then whatever was done."""
+    done = walk("reference", "--contract", "capabilities=core", "--seconds", 0.5)
+    assert done.code in (0, 3)
+    assert " operations in " in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere:Nothing"], "nowhere"),
+        (["reference", "--contract", "no-such"], "no-such"),
+        (["reference", "--json", "missing/walk.json"], "no such folder"),
+    ],
+)
+def test_what_cannot_be_walked_on_is_one_line(walk, arguments, said):
+    assert said in walk(*arguments).refused()
+
+
+@pytest.mark.parametrize("option", [["--seconds", "0"], ["--seconds", "nan"], ["--steps", "0"]])
+def test_a_walk_of_nothing_is_a_usage_error(walk, option):
+    assert walk("reference", *option).code == 2
+
+
+def test_an_allocator_that_is_not_made_is_one_line(walk, folder):
+    """Found when the walk draws a geometry that the factory does not expect."""
+    Path("odd.py").write_text(ODD, encoding="utf-8")
+    assert "only four" in walk("odd.py:Picky", "--steps", 500).refused()
+
+
+def test_the_live_line_says_how_far_the_walk_has_come():
+    """Seconds, operations, rate, states, and the bites of the laws."""
+    ledger = Ledger(steps=12_000)
+    ledger.evaluations = Counter({"frame": 9, "admission": 7, "retry": 1})
+    ledger.bites = Counter({"frame": 3, "admission": 2})
+    shown = line(Walk(ledger, seconds=2.0))
+    assert shown == (
+        "2 s · 12,000 operations · 6,000/s · 0 states · 2 laws bit, 5 times, 1 not yet"
+    )
+
+
+def test_coverage_is_a_table_and_in_the_json(check, folder):
+    """Operations down, situations across, in the terminal and as data."""
+    done = check("reference", "--coverage", "--json", "report.json")
+    assert "reference: calls by situation" in done.out
+    for word in ("refusal", "eviction", "append_batch"):
+        assert word in done.out
+    assert max(map(len, done.out.splitlines())) <= 120
+    [report] = json.loads(Path("report.json").read_text(encoding="utf-8"))["allocators"]
+    names = {"calls", *(situation.name for situation in SITUATIONS)}
+    assert {frozenset(row) for row in report["coverage"].values()} == {frozenset(names)}
+    assert "calls by situation" not in check("reference").out
+
+
+def test_coverage_of_a_walk(walk):
+    done = walk("reference", "--steps", 200, "--coverage")
+    assert "reference: calls by situation" in done.out
