@@ -60,7 +60,7 @@ class Exploration:
     """By what allocators are told apart inside, in the words of the report."""
     _answers: set[tuple[int, str]] = field(factory=set, repr=False)
     _parents: "array[int]" = field(factory=lambda: array("q"), repr=False)
-    _moves: list[Move | None] = field(factory=list, repr=False)
+    _moves: list[tuple[Move, ...]] = field(factory=list, repr=False)
     _depths: "array[int]" = field(factory=lambda: array("q"), repr=False)
     _began: float = field(factory=time.monotonic, repr=False)
     _told: float = field(factory=time.monotonic, repr=False)
@@ -75,24 +75,22 @@ class Exploration:
         """How many states there are, each with how the last call before it was answered."""
         return len(self._answers)
 
-    def reached(self, parent: int, move: Move | None) -> None:
-        """One state more, by that move from the state numbered `parent`."""
-        depth = 0 if move is None else self._depths[parent] + 1
+    def reached(self, parent: int, moves: tuple[Move, ...]) -> None:
+        """One state more, by those moves from the state numbered `parent`; by none, the first."""
+        depth = self._depths[parent] + len(moves) if moves else 0
         self._parents.append(parent)
-        self._moves.append(move)
+        self._moves.append(moves)
         self._depths.append(depth)
         self.depth = max(self.depth, depth)
         self.states += 1
 
     def story(self, number: int, *more: Move) -> list[Move]:
-        """A shortest story that leads to the state of that number, and goes on with `more`."""
-        moves: list[Move] = []
-        move = self._moves[number]
-        while move is not None:
-            moves.append(move)
+        """The story that first led to the state of that number, and goes on with `more`."""
+        moves = list(reversed(more))
+        while self._moves[number]:
+            moves += reversed(self._moves[number])
             number = self._parents[number]
-            move = self._moves[number]
-        return [*reversed(moves), *more]
+        return moves[::-1]
 
     def note(self, step: Step, breaches: tuple[Breach, ...]) -> None:
         """One transition more, which has been judged."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target
@@ -39,12 +39,6 @@ from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
 from kvspec.rooms.lease import Leases
 from kvspec.traces.trace import Trace, TraceStep
-
-
-def _calls(scope: Scope, kinds: Kinds, state: State) -> Iterator[Operation]:
-    yield from scope.right_calls(state)
-    if kinds.new(state):
-        yield from scope.wrong_calls(state)
 
 
 def _bytes(key: Any) -> bytes:
@@ -77,13 +71,13 @@ def explore_alone(
         number = seen.number(_bytes(up_to_names(step.after, spec)))
         found.answers(number, step)
         if number == found.states:
-            found.reached(parent, move)
+            found.reached(parent, (move,))
             queue.append((number, step.after))
         return number
 
     state = spec.initial()
     seen.number(_bytes(up_to_names(state, spec)))
-    found.reached(-1, None)
+    found.reached(0, ())
     found.answers(0, None)
     queue.append((0, state))
     while queue and found.goes_on(progress, len(queue)):
@@ -108,7 +102,9 @@ def refused_first(step: Step) -> bool:
 
 
 def _chosen(scope: Scope, kinds: Kinds, state: State) -> Iterator[tuple[Move, Step]]:
-    for operation in _calls(scope, kinds, state):
+    for operation in scope.right_calls(state):
+        yield from _choices(scope.spec, state, operation)
+    for operation in scope.wrong_calls(state) if kinds.new(state) else ():
         yield from _choices(scope.spec, state, operation)
 
 
@@ -158,8 +154,13 @@ def explore(
 
 @frozen
 class _Node:
-    """A state with its number, what its allocator is made from again, and its fingerprint."""
+    """A state with its number, what its allocator is made from again, and its fingerprint.
 
+    Its story is that of the state numbered `parent`, and then `moves`.
+    """
+
+    parent: int
+    moves: tuple[Move, ...]
     number: int
     state: State
     kept: Any = None
@@ -178,66 +179,90 @@ class _Search:
     prints: Prints | None
     seen: Seen = field(factory=Seen)
     queue: deque[_Node] = field(factory=deque)
+    kinds: Kinds = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """No kind of state has been seen."""
+        self.kinds = Kinds(self.scope.spec)
 
     def run(self, progress: Progress) -> None:
         """Until there is nothing new, or a violation, or too much."""
-        spec, found, kinds = self.scope.spec, self.found, Kinds(self.scope.spec)
+        spec, found = self.scope.spec, self.found
         state, driver = spec.initial(), Driver(self.target.make, spec, self.timeout)
-        found.reached(-1, None)
+        found.reached(0, ())
         found.answers(0, None)
-        self.queue.append(self._new(state, driver))
+        root = self._node(0, (), state, driver)
+        self.queue.append(root)
+        if self.kinds.new(state):
+            self._try(root, self.scope.wrong_calls(state))
         while self.queue and found.goes_on(progress, len(self.queue)):
             node = self.queue.popleft()
-            spare: Driver | None = None
-            for operation in _calls(self.scope, kinds, node.state):
-                for fault in range(MOST_FAULTS if spec.claims("injection") else 1):
-                    driver, spare = spare or self._again(node), None
-                    outcome = driver.perform(operation, node.state, FULL, fault)
-                    step = spec.believe(node.state, operation, outcome)
-                    after = self._edge(node.number, Move(operation, fault), step, driver)
-                    if found.trace is None and refused_first(step):
-                        outcome = driver.perform(operation, step.after, FULL)
-                        step = spec.believe(step.after, operation, outcome)
-                        after = self._edge(after.number, Move(operation), step, driver)
-                    if found.trace is not None:
-                        found.ended(len(self.queue))
-                        return
-                    # What has changed nothing inside leaves the allocator as it was.
-                    if self.prints is not None and after.inside == node.inside:
-                        spare = driver
-                    if fault and outcome.fault is None:
-                        break
+            self._try(node, self.scope.right_calls(node.state))
         found.ended(len(self.queue))
 
-    def _edge(self, parent: int, move: Move, step: Step, driver: Driver) -> "_Node":
+    def _try(self, node: _Node, operations: Iterator[Operation]) -> None:
+        """Each of these calls, every time on an allocator as it was in that state.
+
+        With injection each call also fails at each of its checkpoints.
+        """
+        spec, spare = self.scope.spec, list[Driver]()
+        for operation in operations:
+            for fault in range(MOST_FAULTS if spec.claims("injection") else 1):
+                driver = spare.pop() if spare else self._again(node)
+                step = self._step(driver, node.state, operation, fault)
+                after = self._edge(node, Move(operation, fault), step, driver)
+                if self.found.trace is None and refused_first(step):
+                    step = self._step(driver, step.after, operation)
+                    after = self._edge(after, Move(operation), step, driver)
+                if self.found.trace is not None:
+                    return
+                # What has changed nothing inside leaves the allocator as it was.
+                if self.prints is not None and after.inside == node.inside:
+                    spare.append(driver)
+                if fault and step.outcome.fault is None:
+                    break
+
+    def _step(self, driver: Driver, state: State, operation: Operation, fault: int = 0) -> Step:
+        outcome = driver.perform(operation, state, FULL, fault)
+        return self.scope.spec.believe(state, operation, outcome)
+
+    def _edge(self, node: _Node, move: Move, step: Step, driver: Driver) -> _Node:
         """Judge one step; the node that it leads to."""
         breaches = self.scope.spec.judge(step)
         self.found.note(step, breaches)
+        parent, moves = node.parent, (*node.moves, move)
         if breaches:
-            self.found.trace = self._trace(self.found.story(parent, move), step, breaches)
-            return _Node(parent, step.after)
-        before = self.found.states
-        node = self._new(step.after, driver)
-        self.found.answers(node.number, step)
-        if node.number == before:
-            self.found.reached(parent, move)
-            self.queue.append(node)
-        return node
+            self.found.trace = self._trace(self.found.story(parent, *moves), step, breaches)
+            return node
+        # A wrong call that is answered as it must be leaves what was seen before.
+        before, first = self.found.states, not step.expected.errors
+        first = first and self.kinds.new(step.after, step)
+        after = self._node(parent, moves, step.after, driver, first)
+        self.found.answers(after.number, step)
+        if after.number == before:
+            self.found.reached(parent, moves)
+            after = evolve(after, parent=after.number, moves=())
+            self.queue.append(after)
+        if first:
+            self._try(after, self.scope.wrong_calls(step.after))
+        return after
 
-    def _new(self, state: State, driver: Driver) -> "_Node":
+    def _node(
+        self, parent: int, moves: tuple[Move, ...], state: State, driver: Driver, keep: bool = True
+    ) -> _Node:
         """The node of the state, and of the allocator's internals, with its number."""
         names, spec = _handles(state), self.scope.spec
         if self.prints is None:
             known = self.seen.count
             number = self.seen.number(_bytes(up_to_names(state, spec)))
-            kept = self._keep(driver, names) if number == known else None
-            return _Node(number, state, kept)
+            kept = self._keep(driver, names) if keep or number == known else None
+            return _Node(parent, moves, number, state, kept)
         kept = self._keep(driver, names)
         inside = kept if isinstance(kept, bytes) and self.prints.pickles else None
         if inside is None:
             inside = self.prints.of(driver, names)
         number = self.seen.number(_bytes(exactly(state, spec)), inside)
-        return _Node(number, state, kept, inside)
+        return _Node(parent, moves, number, state, kept, inside)
 
     def _keep(self, driver: Driver, names: tuple[int, ...]) -> Any:
         """What another allocator can be made from that is just as this one."""
@@ -249,7 +274,7 @@ class _Search:
             return self.copies.again(node.kept, _handles(node.state))
         spec = self.scope.spec
         driver, state = Driver(self.target.make, spec, self.timeout), spec.initial()
-        for move in self.found.story(node.number):
+        for move in self.found.story(node.parent, *node.moves):
             outcome = driver.perform(move.operation, state, FULL, move.fault)
             state = spec.believe(state, move.operation, outcome).after
         return driver

@@ -12,6 +12,7 @@ from kvspec.kernel.generation import longest
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
+from kvspec.kernel.step import Step
 
 MOST_FAULTS = 64
 """After so many checkpoints a call is no longer made to fail."""
@@ -65,14 +66,18 @@ class Scope:
 
 @define
 class Kinds:
-    """Which kinds of states have been seen: in the first of each, wrong calls are tried too."""
+    """Which kinds of states have been seen: after the first of each, wrong calls are tried.
+
+    The call that led there is part of the kind: an id that was freed just now is another unknown
+    id than one that never was in use.
+    """
 
     spec: Specification
     _seen: set[Hashable] = field(factory=set)
 
-    def new(self, state: State) -> bool:
-        """Whether this is the first state of its kind."""
-        kind = self._kind(state)
+    def new(self, state: State, step: Step | None = None) -> bool:
+        """Whether `state`, to which `step` led, is the first of its kind."""
+        kind = self._kind(state), None if step is None else (type(step.operation), step.answer.kind)
         new = kind not in self._seen
         self._seen.add(kind)
         return new

@@ -74,7 +74,7 @@ def row(position: int, operation: int, span: int, heads: Heads, writer: int = 0)
     sequences are told apart by the last bits of their ids. All of it is exact in float16.
 
     >>> row(0, 7, 8, Heads(1, 1, 4, 2, 11))
-    (1.0, -1.0, -1.0, -1.0, 0.375, -1.0)
+    (-1.0, -1.0, 1.0, 1.0, -0.875, -1.0)
     """
     signs = heads.n_kv_heads * heads.d_k
     values = heads.n_kv_heads * heads.d_v

@@ -192,6 +192,7 @@ def _uncached(step: Step) -> int:
         block
         for block in held.users
         if (block not in still.users or block in taken)
+        and block not in step.moves  # the others moved to the copy, and nobody let go of it
         and block not in held.pins
         and block not in published
         and step.operation.added(held.users[block][0].seq)
