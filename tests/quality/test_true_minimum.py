@@ -41,7 +41,7 @@ class Size(NamedTuple):
 # ------------------------------------------------------------------------------ the search
 
 POOLS = (Geometry(1, 1), Geometry(1, 2), Geometry(2, 1), Geometry(2, 2))
-CONTROL = ("core", "reservation", "admission", "sharing", "lease")
+CONTROL = ("core", "reservation", "admission", "sharing", "lease", "introspection")
 SEQUENCES, LEASES, LONGEST, DEEPEST = 2, 2, 3, 6
 
 

@@ -100,6 +100,12 @@ class Run:
     refused_geometries: int = 0
 
 
+DEFAULT_BACKEND = "hypothesis"
+
+BACKENDS = (DEFAULT_BACKEND, "crosshair")
+"""What Hypothesis may draw from; others than its own come in packages of their own."""
+
+
 class AllocatorMachine(RuleBasedStateMachine):
     """Drives one allocator. `machine_for` makes the subclass that knows which.
 
@@ -152,10 +158,12 @@ def run_machine(
     seed_number: int = 0,
     timeout: float = DEFAULT_CALL_TIMEOUT,
     progress: Callable[[], None] = _nothing,
+    backend: str = DEFAULT_BACKEND,
 ) -> Run:
     """Run the machine of `target` to the end of the profile or the first violation.
 
-    The same seed gives the same run, for an allocator that is deterministic.
+    The same seed gives the same run, for an allocator that is deterministic. `backend` is what
+    Hypothesis draws from: its own generator, or another that is installed, such as crosshair.
     """
     run, episodes = Run(ledger), 0
 
@@ -169,6 +177,7 @@ def run_machine(
         limits = settings(
             max_examples=min(_TOGETHER, profile.episodes - episodes),
             stateful_step_count=profile.steps,
+            backend=backend,
             phases=[Phase.generate],
             database=None,
             deadline=None,
