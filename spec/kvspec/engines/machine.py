@@ -81,7 +81,7 @@ class Profile:
 
 PROFILES = {
     "quick": Profile(episodes=60, steps=30),
-    "ci": Profile(episodes=200, steps=40),
+    "ci": Profile(episodes=300, steps=40),
     "thorough": Profile(episodes=3000, steps=60),
 }
 

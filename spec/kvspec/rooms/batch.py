@@ -508,7 +508,6 @@ ROOM = Room(
         Proposal("share", _can_share, _share, weight=3),
         Proposal("append_sharers", _some_share, _draw_sharers, weight=5),
     ),
-    weight=2,
     wrong=_wrong,
     every=_every,
 )

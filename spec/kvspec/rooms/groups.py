@@ -252,5 +252,4 @@ ROOM = Room(
         Proposal("append_tight", _some, _append, weight=2),
         Proposal("make_room_in_one", _one_is_full, _free_one, urgent=True),
     ),
-    weight=2,
 )

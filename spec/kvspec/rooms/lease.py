@@ -251,7 +251,16 @@ def _can_begin(state: State, spec: "Specification") -> bool:
 
 
 def _begin(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return BeginTransfer(chooser.pick(live(state)), _next_lease(state))
+    # Blocks that others have too, or whose contents are cached, are let go of in more ways.
+    occupancy, seqs = state.at(), live(state)
+    known = [
+        seq
+        for seq in seqs
+        for block in state.table(seq)[:1]
+        if block is not None
+        and (block in occupancy.keeps or len(occupancy.users.get(block, ())) > 1)
+    ]
+    return BeginTransfer(chooser.pick((*seqs, *known * 2)), _next_lease(state))
 
 
 def _can_end(state: State, spec: "Specification") -> bool:
@@ -292,7 +301,7 @@ ROOM = Room(
         Proposal("begin_transfer", _can_begin, _begin),
         Proposal("end_transfer", _can_end, _end),
     ),
-    weight=2,
+    weight=3,
     wrong=_wrong,
     every=_every,
     matters=_matters,

@@ -247,7 +247,7 @@ ROOM = Room(
         Proposal("truncate", _can_cut, _draw, weight=2),
         Proposal("grow_again", _can_grow_again, _grow_again),
     ),
-    weight=2,
+    weight=3,
     wrong=_wrong,
     every=_every,
 )

@@ -238,6 +238,19 @@ def _draw_near(state: State, spec: "Specification", chooser: Chooser) -> Operati
     return spec.operation(call("append", seq=seq, num_tokens=tokens))
 
 
+def _may_ask(state: State, spec: "Specification") -> bool:
+    return spec.claims("admission")
+
+
+def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """About a prompt that is longer than the window, and around what is free."""
+    size, free = spec.geometry.block_size, spec.available(state)
+    whole = sum(spec.geometry.pools[:1])
+    lengths = [free * size, free * size + 1, whole * size, whole * size + 1]
+    tokens = chooser.pick(_bounded(spec, lengths, spec.geometry.max_tokens))
+    return spec.operation(call("can_allocate", num_tokens=tokens))
+
+
 def _has_a_window(geometry: Geometry) -> bool:
     return any(group.window is not None for group in geometry.layout)
 
@@ -268,6 +281,7 @@ ROOM = Room(
         Proposal("allocate_long", room_for_another, _draw_long),
         Proposal("slide", _some_slide, _draw_slide, weight=2),
         Proposal("near_window", _some_near, _draw_near),
+        Proposal("ask_long", _may_ask, _ask),
     ),
     weight=2,
 )

@@ -19,6 +19,7 @@ from kvspec.kernel.generation import (
 )
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.room import Proposal
+from kvspec.kernel.script import call
 from kvspec.kernel.state import State
 from kvspec.rooms.prefix.facts import facts_of
 from kvspec.rooms.prefix.identity import Tokens, key_name
@@ -93,6 +94,12 @@ def _prompt(state: State, chooser: Chooser, length: int) -> tuple[Tokens, Any]:
 def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     known, size = _known(state), spec.geometry.block_size
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
+    if bool(state.at().idle) and chooser.pick((False, False, False, True)):
+        # All that is free, so that cached contents must be given up for it.
+        fresh = spec.available(state) * size
+        length = chooser.pick((fresh, fresh - 1, fresh - size))
+        tokens = (2, *(chooser.integer(0, 1) for _ in range(min(length, most) - 1)))
+        return AllocatePrompt(chooser.pick(new_ids(state)), tokens[: max(0, min(length, most))])
     if known and chooser.integer(0, 3):
         # Just at, and just beyond, what might be a hit.
         length = len(chooser.pick(known)[0]) + chooser.pick((1, 1, 0, size, size + 1))
@@ -170,6 +177,27 @@ def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return Lookup(*_prompt(state, chooser, chooser.pick((len(tokens), longer))))
 
 
+def _cut_published(state: State, spec: "Specification") -> list[int]:
+    """Those with published blocks, and no window that would forbid to cut into them."""
+    plain = spec.claims("rollback") and spec.geometry.window is None
+    published = facts_of(state).published
+    return [s for s in live(state) if plain and any(b in published for b in state.table(s))]
+
+
+def _can_cut(state: State, spec: "Specification") -> bool:
+    return bool(_cut_published(state, spec))
+
+
+def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """Into a published block, or back to where one begins: what is in it may be written over."""
+    seq = chooser.pick(_cut_published(state, spec))
+    length, size = state.sequences[seq].length, spec.geometry.block_size
+    published = facts_of(state).published
+    last = max(i for i, block in enumerate(state.table(seq)) if block in published)
+    at = chooser.pick((last * size + size - 1, last * size + 1, last * size, last * size + size))
+    return spec.operation(call("truncate", seq=seq, num_tokens=min(length, at)))
+
+
 def _something_cached(state: State, spec: "Specification") -> bool:
     return bool(facts_of(state).published)
 
@@ -212,5 +240,6 @@ PROPOSALS = (
     Proposal("mark_written", _can_mark, _mark),
     Proposal("publish", _can_publish, _publish, weight=8),
     Proposal("lookup", _worth_asking, _ask),
+    Proposal("cut_published", _can_cut, _cut),
     Proposal("reset_prefix_cache", _something_cached, _reset),
 )
