@@ -37,7 +37,6 @@ from kvspec.kernel import generation  # noqa: E402  # the same
 from kvspec.kernel.law import Law  # noqa: E402  # the same
 from kvspec.kernel.names import call_text  # noqa: E402  # the same
 from kvspec.rooms import (  # noqa: E402  # the same
-    CAPABILITIES,
     LAWS,
     OPERATIONS,
     ROOMS,
@@ -146,7 +145,12 @@ def shaped_for(law: Law, contract: Contract) -> Geometry:
 
 
 def _claims(law: Law, contract: Contract) -> bool:
-    laws = specification(shaped_for(law, contract), contract, CAPABILITIES).laws
+    room = next(room for room in ROOMS if room.capability == law.capability)
+    claims = tuple(dict.fromkeys(("core", law.capability, *room.needs)))
+    try:
+        laws = specification(shaped_for(law, contract), contract, claims).laws
+    except ValueError:  # the capability is not specified under such a contract
+        return False
     return law in laws and not law.idle(contract)
 
 

@@ -218,7 +218,8 @@ class Contract:
       consecutive ids), `aligned` (a power of two of them, at a multiple of their number, as in
       a buddy system), or in `slots` (rooms of one size, side by side). A refusal is allowed
       exactly when there is no hole of that kind.
-    - `relocates`: blocks may move, the copies being reported, in any operation that succeeds.
+    - `relocates`: blocks may move, the copies being reported, in any operation that succeeds. What
+      that means for a prefix cache and for swaps is not specified.
     - `eager_fork`: what `fork` copies at once: nothing, a partly filled tail, or all blocks.
     - `window_release`: by which token an append judges what lies before the window: `exact` by
       its first new one, `early` by its last new one, `late` by the last one before it.

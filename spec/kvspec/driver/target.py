@@ -278,7 +278,9 @@ def _takes(method: Any, keyword: str, sure: bool) -> bool:
     except (TypeError, ValueError):
         return callable(method) and not sure
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return keyword in parameters or (anything and not sure)
+    named = parameters.get(keyword)
+    takes = named is not None and named.kind is not named.POSITIONAL_ONLY
+    return takes or (anything and not sure)
 
 
 def _detected(make: object, kind: type, name: str) -> tuple[str, ...]:

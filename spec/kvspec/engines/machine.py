@@ -24,13 +24,14 @@ from kvspec.driver.target import Target
 from kvspec.driver.watchdog import watching
 from kvspec.engines.episode import Episode, begin
 from kvspec.engines.ledger import Ledger
+from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.law import LawBroken
 from kvspec.rooms import LAWS
 from kvspec.traces.trace import Trace
 
 T = TypeVar("T")
 
-_TOGETHER = 10
+_TOGETHER = 2
 """So many episodes are one run of Hypothesis: it varies what it has drawn, so that the episodes of
 one run are about much the same."""
 
@@ -49,6 +50,31 @@ class HypothesisChooser:
     def pick(self, items: Sequence[T]) -> T:
         """One of the items, each as likely."""
         return items[self.draw(_below(len(items)))] if len(items) > 1 else items[0]
+
+
+@frozen
+class DecidingChooser:
+    """A chooser for a backend whose integers are symbolic: only numbers from a range stay so.
+
+    Each item that is picked is a case of its own. Symbolic sizes and ids would be everywhere in
+    the state, and there they reach code that is not Python's, which cannot work with them.
+    """
+
+    draw: Callable[[st.SearchStrategy[int]], int]
+
+    def integer(self, low: int, high: int, near: Sequence[int] = ()) -> int:
+        """One of `near`, or any of the range, which is then a number that is not decided yet."""
+        if near and self.pick((False, True)):
+            return self.pick(near)
+        return low + self.draw(_below(high - low + 1))
+
+    def pick(self, items: Sequence[T]) -> T:
+        """One of the items, which is decided at once."""
+        index = self.draw(_below(len(items))) if len(items) > 1 else 0
+        for number, item in enumerate(items):
+            if index == number:
+                return item
+        return items[-1]
 
 
 _RANGES: dict[int, st.SearchStrategy[int]] = {}
@@ -116,13 +142,21 @@ class AllocatorMachine(RuleBasedStateMachine):
     target: ClassVar[Target]
     run: ClassVar[Run]
     timeout: ClassVar[float]
+    deciding: ClassVar[bool]
 
     episode: Episode
 
     @initialize(chooser=choosers())
     def build(self, chooser: HypothesisChooser) -> None:
         """A fresh allocator, and what the episode is about."""
-        self.episode = begin(chooser, self.target, self.run.ledger, self.timeout, self._refused)
+        if self.deciding:
+            # What was found with symbolic numbers counts only once it comes again with real ones.
+            self.run.trace = None
+        drawn = self._chooser(chooser)
+        self.episode = begin(drawn, self.target, self.run.ledger, self.timeout, self._refused)
+
+    def _chooser(self, chooser: HypothesisChooser) -> Chooser:
+        return DecidingChooser(chooser.draw) if self.deciding else chooser
 
     def _refused(self) -> None:
         self.run.refused_geometries += 1
@@ -130,7 +164,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(chooser=choosers())
     def step(self, chooser: HypothesisChooser) -> None:
         """One operation; a broken law ends the episode and the run."""
-        breaches = self.episode.step(chooser)
+        breaches = self.episode.step(self._chooser(chooser))
         if breaches:
             self.run.trace = self.episode.session.trace
             law = next(law for law in LAWS if law.id == breaches[0].law)
@@ -142,13 +176,22 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 def machine_for(
-    target: Target, run: Run, timeout: float = DEFAULT_CALL_TIMEOUT
+    target: Target,
+    run: Run,
+    timeout: float = DEFAULT_CALL_TIMEOUT,
+    backend: str = DEFAULT_BACKEND,
 ) -> type[AllocatorMachine]:
     """The machine of one allocator, named after it."""
     words = "".join(c if c.isalnum() else " " for c in target.name).split()
     camel = "".join(word[0].upper() + word[1:] for word in words)
     members = {"target": target, "run": run, "timeout": timeout}
+    members["deciding"] = backend != DEFAULT_BACKEND
     return type(f"{camel}Machine", (AllocatorMachine,), members)
+
+
+def _mixed(number: int, episodes: int) -> int:
+    """A seed for the next episodes of the run, that no other run has among its own."""
+    return number * 1_000_003 + episodes
 
 
 def run_machine(
@@ -173,9 +216,11 @@ def run_machine(
         progress()
 
     run.progress = ended
+    # A solver remembers which ways have been gone only as long as the run lasts.
+    together = _TOGETHER if backend == DEFAULT_BACKEND else profile.episodes
     while run.trace is None and episodes < profile.episodes:
         limits = settings(
-            max_examples=min(_TOGETHER, profile.episodes - episodes),
+            max_examples=min(together, profile.episodes - episodes),
             stateful_step_count=profile.steps,
             backend=backend,
             phases=[Phase.generate],
@@ -191,7 +236,7 @@ def run_machine(
                 HealthCheck.large_base_example,
             ],
         )
-        machine = seed(seed_number + episodes)(machine_for(target, run, timeout))
+        machine = seed(_mixed(seed_number, episodes))(machine_for(target, run, timeout, backend))
         try:
             with watching():
                 run_state_machine_as_test(machine, settings=limits)

@@ -30,11 +30,10 @@ def _always(state: State, spec: "Specification") -> bool:
 
 
 def _wrong_call(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    room = chooser.pick([room for room in spec.rooms if room.wrong(state, spec)])
-    return chooser.pick(room.wrong(state, spec))
+    return chooser.pick([wrong for room in spec.rooms for wrong in room.wrong(state, spec)])
 
 
-_WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call)
+_WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call, weight=2)
 
 
 @frozen(eq=False, slots=False)

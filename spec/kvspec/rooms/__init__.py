@@ -89,8 +89,11 @@ ORDER: tuple[str, ...] = (
 
 CAPABILITIES: tuple[str, ...] = tuple(room.capability for room in ROOMS)
 
-UNPLACED = frozenset({"swap", "window", "batch", "resize", "groups"})
+UNPLACED = frozenset({"prefix", "swap", "window", "batch", "resize", "groups"})
 """The capabilities that are specified only for blocks which may lie anywhere."""
+
+UNMOVED = frozenset({"prefix", "swap"})
+"""The capabilities that are specified only for blocks which stay where they are."""
 
 LAWS: tuple[Law, ...] = tuple(
     sorted((law for room in ROOMS for law in room.laws), key=lambda law: ORDER.index(law.id))
@@ -131,6 +134,11 @@ def specification(
         raise ValueError(
             f"what {' and '.join(sorted(odd))} mean for blocks that are placed "
             f"{contract.placement} is not specified: claim them with placement anywhere"
+        )
+    if contract.relocates and (odd := UNMOVED.intersection(capabilities)):
+        raise ValueError(
+            f"what {' and '.join(sorted(odd))} mean for blocks that relocate is not specified: "
+            "claim them without relocates"
         )
     rooms = tuple(r for r in ROOMS if r.capability in capabilities and r.applies(geometry))
     judged = {room.capability for room in rooms}

@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 
 def _excess(step: Step) -> tuple[int, int] | None:
     """The bound that the call exceeds and the length that it asks for, if it does."""
-    tokens = whole(getattr(step.operation, "num_tokens", None))
-    if tokens is None or tokens < 0:
-        return None
     for seq in step.operation.subjects:
         sequence = step.before.sequences.get(seq)
         if sequence is not None and sequence.limit is not None:
-            length = sequence.length + tokens
-            return (sequence.limit, length) if length > sequence.limit else None
+            length = sequence.length + step.operation.added(seq)
+            if length > sequence.limit:
+                return sequence.limit, length
+    tokens = whole(getattr(step.operation, "num_tokens", None))
     limit = whole(getattr(step.operation, "limit", None))
-    return (limit, tokens) if limit is not None and 0 <= limit < tokens else None
+    return (
+        (limit, tokens)
+        if tokens is not None and limit is not None and 0 <= limit < tokens
+        else None
+    )
 
 
 def _beyond(step: Step) -> bool:

@@ -175,8 +175,22 @@ def _sizes(state: State, spec: "Specification") -> list[int]:
     at = state.at()
     used = 1 + max(at.held, default=blocks.start - 1) - blocks.start
     kept = 1 + max(at.idle, default=blocks.start - 1) - blocks.start
+    leased = 1 + max(at.pinned_only, default=blocks.start - 1) - blocks.start
     count = len(blocks)
-    near = (used, used - 1, count + 1, count - 1, built, kept, kept - 1, high, used + 1, low, count)
+    near = (
+        leased - 1,
+        used,
+        used - 1,
+        count + 1,
+        count - 1,
+        built,
+        kept,
+        kept - 1,
+        high,
+        used + 1,
+        low,
+        count,
+    )
     return [n for n in dict.fromkeys(near) if low <= n <= high]
 
 

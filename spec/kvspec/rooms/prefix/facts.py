@@ -5,6 +5,7 @@ Several blocks may have the same contents, of which only one need be findable; w
 lost, the others are doubtful until a lookup has found them.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -246,13 +247,15 @@ def _published(
         known = chain(author.tokens[:num_tokens], author.key, size)
         for i, contents in enumerate(known):
             block = table[i] if i < len(table) else None
-            if block is not None and i >= author.mark // size:
-                new = contents not in published.values()
-                published[block] = contents
-                if author.prompted:
-                    doubtful.discard(contents)
-                elif new:
-                    doubtful.add(contents)
+            if block is None:
+                continue
+            new = contents not in published.values()
+            published[block] = contents
+            # What lies before the last mark was published then: the allocator may do so again.
+            if author.prompted and i >= author.mark // size:
+                doubtful.discard(contents)
+            elif new:
+                doubtful.add(contents)
     facts = _with_author(facts, seq, evolve(author, mark=num_tokens))
     return evolve(facts, published=published, doubtful=frozenset(doubtful))
 
@@ -293,8 +296,14 @@ def _settled(state: State, before: State, spec: "Specification") -> State:
     }
     facts = evolve(facts, stamps=stamps)
     in_order = sorted(facts.published, key=facts.evicted_first)
+    # Of several blocks with the same contents only one need be known, and nobody sees which.
+    many = Counter(facts.published.values())
     doubtful = [
-        b for b in in_order if spec.contract.forgets or facts.published[b] in facts.doubtful
+        block
+        for block in in_order
+        if spec.contract.forgets
+        or (contents := facts.published[block]) in facts.doubtful
+        or many[contents] > 1
     ]
     certain = tuple(block for block in in_order if block not in doubtful)
     holds = {**state.holds, CacheOf(): certain, DoubtfulCache(): tuple(doubtful)}

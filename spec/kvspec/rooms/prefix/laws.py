@@ -184,6 +184,8 @@ def _uncached(step: Step) -> int:
     """How many blocks could be handed out in this step without giving up cached contents."""
     idle = step.before.at().idle
     free = [block for block in step.spec.free_blocks(step.before) if block not in idle]
+    if len(step.operation.touched) > 1:
+        return len(free)  # in a batch what is let go of at a later turn comes too late for this one
     # What the window let go of in this very call is to be had too.
     published = facts_of(step.before).published
     held, still = step.before.at(), step.after.at()

@@ -96,8 +96,10 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
     if bool(state.at().idle) and chooser.pick((False, False, False, True)):
         # All that is free, so that cached contents must be given up for it.
-        fresh = spec.available(state) * size
-        length = chooser.pick((fresh, fresh - 1, fresh - size))
+        free = spec.available(state)
+        uncached = free - len(state.at().idle)
+        blocks = chooser.pick((free, uncached + 1, uncached + 2))
+        length = min(free, blocks) * size - chooser.pick((0, 0, 1))
         tokens = (2, *(chooser.integer(0, 1) for _ in range(min(length, most) - 1)))
         return AllocatePrompt(chooser.pick(new_ids(state)), tokens[: max(0, min(length, most))])
     if known and chooser.integer(0, 3):
@@ -198,6 +200,45 @@ def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return spec.operation(call("truncate", seq=seq, num_tokens=min(length, at)))
 
 
+def _retiring(state: State, spec: "Specification") -> list[int]:
+    """Those that leave cached blocks behind when they end."""
+    published = facts_of(state).published
+    return [s for s in live(state) if any(block in published for block in state.table(s))]
+
+
+def _can_retire(state: State, spec: "Specification") -> bool:
+    return bool(_retiring(state, spec))
+
+
+def _retire(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return spec.operation(call("free", seq=chooser.pick(_retiring(state, spec))))
+
+
+def _reopened(state: State, spec: "Specification") -> list[int]:
+    """Those that were cut into a published block, and whose tokens are all known."""
+    facts, size = facts_of(state), spec.geometry.block_size
+    return [
+        s
+        for s in live(state)
+        if state.sequences[s].length % size
+        and state.last_block(s) in facts.published
+        and len(facts.authors[s].tokens) == state.sequences[s].length
+        and state.sequences[s].limit is None
+        and spec.geometry.max_tokens is None
+    ]
+
+
+def _can_reopen(state: State, spec: "Specification") -> bool:
+    return bool(_reopened(state, spec))
+
+
+def _go_on(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """To the end of the block, with other tokens or the same."""
+    seq = chooser.pick(_reopened(state, spec))
+    missing = -state.sequences[seq].length % spec.geometry.block_size
+    return AppendTokens(seq, tuple(chooser.integer(0, 1) for _ in range(missing)))
+
+
 def _something_cached(state: State, spec: "Specification") -> bool:
     return bool(facts_of(state).published)
 
@@ -240,6 +281,8 @@ PROPOSALS = (
     Proposal("mark_written", _can_mark, _mark),
     Proposal("publish", _can_publish, _publish, weight=8),
     Proposal("lookup", _worth_asking, _ask),
+    Proposal("retire", _can_retire, _retire, weight=2),
     Proposal("cut_published", _can_cut, _cut),
+    Proposal("go_on", _can_reopen, _go_on, weight=3),
     Proposal("reset_prefix_cache", _something_cached, _reset),
 )
