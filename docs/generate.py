@@ -1,8 +1,8 @@
 """Writes the parts of the documents that are made from the code.
 
-`python docs/generate.py` writes them; with `--check` it writes nothing, names the files that
-are stale, and exits 1 if there are any. `laws.md` is made as a whole. In the other files the
-text between `<!-- generated: NAME -->` and `<!-- end of NAME -->` is.
+`python docs/generate.py` writes them, or only the pages that are named; with `--check` it writes
+nothing, names the files that are stale, and exits 1 if there are any. `laws.md` is made as a
+whole. In the other files the text between `<!-- generated: NAME -->` and `<!-- end of NAME -->` is.
 """
 
 import json
@@ -42,7 +42,9 @@ from kvspec.rooms import (  # noqa: E402  # the same
     ROOMS,
     specification,
 )
+from kvspec.suite import kill_tables  # noqa: E402  # the same
 from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
+from kvspec.suite.killing import from_data  # noqa: E402  # the same
 from kvspec.traces.export import as_pytest  # noqa: E402  # the same
 from kvspec.traces.reduce import Reducer  # noqa: E402  # the same
 from kvspec.traces.table import as_text  # noqa: E402  # the same
@@ -408,6 +410,44 @@ def the_texts_picture() -> str:
     raise SystemExit("no walk of allocate and free ends in a violation")
 
 
+# ------------------------------------------------------------------------ the museum
+
+
+def kill_table() -> str:
+    """The kill table as it was measured and committed, and by what: nothing is run for it."""
+    measured = (DOCS / "data" / "museum.json").read_text(encoding="utf-8")
+    table = from_data(json.loads(measured))
+    command = f"kvspec museum --seeds {table.seeds} --seed {table.seed} --profile {table.profile}"
+    command += " --format json --output docs/data/museum.json"
+    return f"{text_block(command, 'sh')}\n\n{kill_tables.as_markdown(table)}"
+
+
+def museum_verdicts() -> str:
+    """Where the run disagreed with what was expected, by what was right then."""
+    told: dict[str, list[str]] = {}
+    for exhibit in registry.MUSEUM:
+        if exhibit.broke:
+            case = f"`{exhibit.name}` ({exhibit.law}, and {' or '.join(exhibit.broke)} broke)"
+            told.setdefault(exhibit.verdict, []).append(case)
+    return "\n".join(f"- {', '.join(cases)}: {verdict}" for verdict, cases in told.items())
+
+
+def museum_corrected() -> str:
+    """The records whose sequence or mutant was wrong, with the exhibits that came of them."""
+    lines = []
+    for record, what in registry.CORRECTED.items():
+        shown = [exhibit for exhibit in registry.MUSEUM if record in exhibit.records]
+        names = ", ".join(f"`{exhibit.name}`" for exhibit in shown)
+        sources = dict.fromkeys(source for exhibit in shown for source in exhibit.sources)
+        lines.append(f"- {record} ({names}; {linked(', '.join(sources))}): {what}")
+    return "\n".join(lines)
+
+
+def museum_out_of_scope() -> str:
+    """The records that no exhibit can show, each with the reason."""
+    return "\n".join(f"- {record}: {why}" for record, why in registry.OUT_OF_SCOPE.items())
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "mine": mine,
     "counterexample": shown_counterexample,
@@ -419,6 +459,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "mistakes at set-up": setup_mistakes,
     "mistakes in a contract": contract_mistakes,
     "mistakes that laws find": law_mistakes,
+    "kill table": kill_table,
+    "verdicts on expectations": museum_verdicts,
+    "corrected records": museum_corrected,
+    "records out of scope": museum_out_of_scope,
     "schemes": schemes,
     "preallocation against paged": against_paged(traditional.Preallocation),
     "contiguous against paged": against_paged(traditional.ContiguousFirstFit),
@@ -442,11 +486,12 @@ def _filled(text: str) -> str:
     )
 
 
-def pages() -> Iterator[tuple[Path, str]]:
-    """Every document that has generated text, with the text that it should have."""
-    yield DOCS / "laws.md", laws_page()
+def pages(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Every document that has generated text, or those named, with the text it should have."""
+    if not names or "laws.md" in names:
+        yield DOCS / "laws.md", laws_page()
     for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
-        if path.name != "laws.md":
+        if path.name != "laws.md" and (not names or path.name in names):
             text = path.read_text(encoding="utf-8")
             if "<!-- generated: " in text:
                 yield path, _filled(text)
@@ -454,18 +499,20 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def main(arguments: list[str]) -> int:
     """Write the generated text, or with `--check` say what is stale."""
-    if arguments not in ([], ["--check"]):
-        print("usage: python docs/generate.py [--check]", file=sys.stderr)
+    check = arguments[:1] == ["--check"]
+    names = arguments[check:]
+    if any(not name.endswith(".md") for name in names):
+        print("usage: python docs/generate.py [--check] [PAGE.md ...]", file=sys.stderr)
         return 2
     stale = []
-    for path, text in pages():
+    for path, text in pages(names):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(ROOT))
-            if not arguments:
+            if not check:
                 path.write_text(text, encoding="utf-8")
     for path in stale:
-        print(f"{path}: {'stale: run python docs/generate.py' if arguments else 'written'}")
-    return 1 if stale and arguments else 0
+        print(f"{path}: {'stale: run python docs/generate.py' if check else 'written'}")
+    return 1 if stale and check else 0
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from kvspec.doors import (
 )
 from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import NotInstalled, Target, TargetError, load, registered, target
-from kvspec.engines.machine import PROFILES
+from kvspec.engines.machine import BACKENDS, DEFAULT_BACKEND, PROFILES, missing
 from kvspec.engines.replay import replay
 from kvspec.suite.check import REPLAYS, check_allocator
 from kvspec.suite.contracts import ContractError, resolve
@@ -129,6 +129,14 @@ def main() -> None:
 )
 @SEED
 @click.option("--coverage", is_flag=True, help="Show which operation was tried in which situation.")
+@click.option(
+    "--hypothesis-backend",
+    "backend",
+    type=click.Choice(BACKENDS),
+    default=DEFAULT_BACKEND,
+    show_default=True,
+    help="What Hypothesis draws from; crosshair solves for numbers, slowly.",
+)
 @JSON
 @SAVE_TRACES
 @DEVICE
@@ -139,6 +147,7 @@ def check(
     profile: str,
     seed: int,
     coverage: bool,
+    backend: str,
     json_file: Path | None,
     save_traces: Path | None,
     call_timeout: float,
@@ -147,6 +156,8 @@ def check(
 
     A target is module:factory, path/to/file.py:factory, or a registered name.
     """
+    if (lacks := missing(backend)) is not None:
+        raise Stop(lacks)
     resolved, absent, failed = _resolved(targets, contract, call_timeout)
     writable(json_file)
     reports = []
@@ -154,7 +165,7 @@ def check(
         for one in resolved:
             try:
                 options: dict[str, Any] = {"profile": profile, "seed": seed}
-                options |= {"timeout": call_timeout, "coverage": coverage}
+                options |= {"timeout": call_timeout, "coverage": coverage, "backend": backend}
                 reports.append(_checked(one, bar, **options))
             except (TargetError, NotBuilt) as error:
                 failed.append(Absent(one.name, str(error).removeprefix(f"{one.name}: ")))

@@ -22,6 +22,12 @@ def pytest_addoption(parser: Any) -> None:
         help="how much the machines try (default: ci)",
     )
     group.addoption("--kvspec-seed", type=int, default=0, help="the seed of the machines")
+    group.addoption(
+        "--kvspec-hypothesis-backend",
+        choices=("hypothesis", "crosshair"),
+        default="hypothesis",
+        help="what the machines draw from (default: hypothesis)",
+    )
     group.addoption("--kvspec-device", metavar="cpu|cuda|...", help="sets KVSPEC_DEVICE")
     group.addoption("--call-timeout", type=float, default=None, help="seconds a call may take")
     group.addoption("--save-traces", metavar="DIR", help="where counterexamples are saved")

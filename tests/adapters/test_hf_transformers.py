@@ -196,4 +196,4 @@ def test_a_fork_whose_source_of_blocks_fails_keeps_the_counts_that_it_raised() -
     assert report.trace.law == "conservation"
     methods = [step.operation.method for step in report.trace.steps]
     assert methods == ["allocate", "fork", "free"]
-    assert [step.fault for step in report.trace.steps] == [0, 1, 0]
+    assert [step.fault > 0 for step in report.trace.steps] == [False, True, False]

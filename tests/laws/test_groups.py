@@ -14,7 +14,7 @@ from exploring import (
     shown,
     undone,
 )
-from faults import bites_in_its_witness, first_of_its_own, not_idle
+from faults import bites_in_its_witness
 from scopes import (
     RandomChooser,
     allocate,
@@ -354,7 +354,9 @@ def test_the_general_laws_say_that_something_is_wrong_and_this_one_that_a_group_
     faulty = FAULTS_OF_LAWS["groups"]()
     laws = [breach.law for breach in faulty.spec.judge(faulty)]
     assert laws == ["atomicity", "bounded-waste", "groups"]
-    alone = evolve(faulty.spec, laws=tuple(l for l in faulty.spec.laws if l.id not in IMPLYING))
+    alone = evolve(
+        faulty.spec, laws=tuple(one for one in faulty.spec.laws if one.id not in IMPLYING)
+    )
     again = alone.believe(faulty.before, faulty.operation, faulty.outcome)
     assert [breach.law for breach in alone.judge(again)] == ["groups"]
 

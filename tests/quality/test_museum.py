@@ -147,7 +147,9 @@ def test_the_machine_finds_one_of_each_family(name, seed):
     # The profile only bounds the search, which ends at the first violation.
     trace = run_machine(target(exhibit.factory), PROFILES["thorough"], Ledger(), seed).trace
     assert trace is not None
-    assert trace.law in exhibit.laws
+    # A sparse look may see it by a law that comes later, and its own law with it or not.
+    explained, _ = explain(target(exhibit.factory), trace, DEFAULT_CALL_TIMEOUT)
+    assert explained.law in exhibit.laws
     if issubclass(exhibit.factory, Reference) and "contract" not in vars(exhibit.factory):
         correct = Stored if issubclass(exhibit.factory, Stored) else Reference
         assert replay(correct, trace).breaches == ()

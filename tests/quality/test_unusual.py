@@ -83,7 +83,7 @@ def test_the_named_families_are_not_flagged(kind):
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=name)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_other_unusual_allocators_are_not_flagged(kind, seed):
     """A few short runs find nothing to object to in what differs in other ways."""
     assert_not_flagged(kind, check_allocator(kind, profile="quick", seed=seed))

@@ -25,6 +25,7 @@ def test_stateful(
             profile=option(pytestconfig, "--kvspec-profile"),
             seed=option(pytestconfig, "--kvspec-seed"),
             timeout=call_timeout,
+            backend=option(pytestconfig, "--kvspec-hypothesis-backend"),
         )
         report.raise_for_status()
     except LawBroken as broken:

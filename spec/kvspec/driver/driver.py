@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from operator import itemgetter
 from types import CoroutineType
 from typing import Any
 
@@ -157,11 +158,14 @@ class Driver:
     def held(self, names: Sequence[int]) -> tuple[Any, ...]:
         """All that is kept of the allocator, to be copied as a whole; handles of these `names`."""
         self._points.failed = None
-        # Tables as plain tuples: they take less time to copy.
-        given = [
-            (table.seq, table.group, *table.place, one.raw, one.entries)
-            for table, one in self._given.items()
-        ]
+        # Tables as plain tuples, which take less time to copy, and in an order of their own.
+        given = sorted(
+            [
+                (table.seq, table.group, *table.place, one.raw, one.entries)
+                for table, one in self._given.items()
+            ],
+            key=itemgetter(0, 1, 2, 3),
+        )
         handles = tuple(self._handles.get(name) for name in names)
         return self._allocator, self._points, handles, given, self._rows
 

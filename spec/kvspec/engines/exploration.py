@@ -103,10 +103,12 @@ class Exploration:
         self.transitions += 1
 
     def answers(self, number: int, step: Step | None) -> None:
-        """The state of that number was reached by that step; by none, if it is the first."""
+        """The state of that number was reached by that right call; by none, if it is the first."""
         if step is None:
             self._answers.add((number, "none"))
-        elif step.answer.kind in ("done", "refused") and not step.operation.queries:
+        elif step.expected.errors or step.operation.queries:
+            return
+        elif step.answer.kind in ("done", "refused"):
             self._answers.add((number, step.answer.kind))
 
     def goes_on(self, progress: "Progress", waiting: int) -> bool:

@@ -6,12 +6,14 @@ so Hypothesis neither shrinks nor explains.
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import ClassVar, TypeVar
 
 from attrs import define, frozen
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -31,25 +33,35 @@ from kvspec.traces.trace import Trace
 
 T = TypeVar("T")
 
+Draw = Callable[[st.SearchStrategy[int]], int]
+
 _TOGETHER = 2
-"""So many episodes are one run of Hypothesis: it varies what it has drawn, so that the episodes of
-one run are about much the same."""
+"""So many episodes are one run of Hypothesis: it varies what it has drawn, so that later episodes
+of one run are about much the same."""
 
 
 @frozen
 class HypothesisChooser:
-    """A chooser that draws from Hypothesis."""
+    """A chooser that draws from Hypothesis.
+
+    What is drawn is turned on by a number from a generator of the episode's own. Hypothesis begins
+    with the simplest example, all zeros, and that would be one and the same story in every run.
+    """
 
     draw: Callable[[st.SearchStrategy[int]], int]
+    turns: Random
 
     def integer(self, low: int, high: int, near: Sequence[int] = ()) -> int:
         """One of `near` in about half of the cases, where there are as many as in the range."""
-        index = self.draw(_below(len(near) + high - low + 1))
+        index = self._index(len(near) + high - low + 1)
         return near[index] if index < len(near) else low + index - len(near)
 
     def pick(self, items: Sequence[T]) -> T:
         """One of the items, each as likely."""
-        return items[self.draw(_below(len(items)))] if len(items) > 1 else items[0]
+        return items[self._index(len(items))] if len(items) > 1 else items[0]
+
+    def _index(self, count: int) -> int:
+        return (self.draw(_below(count)) + self.turns.randrange(count)) % count
 
 
 @frozen
@@ -64,7 +76,7 @@ class DecidingChooser:
 
     def integer(self, low: int, high: int, near: Sequence[int] = ()) -> int:
         """One of `near`, or any of the range, which is then a number that is not decided yet."""
-        if near and self.pick((False, True)):
+        if bool(near) and self.pick((False, True)):
             return self.pick(near)
         return low + self.draw(_below(high - low + 1))
 
@@ -88,13 +100,13 @@ def _below(count: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def choosers(draw: Callable[[st.SearchStrategy[int]], int]) -> HypothesisChooser:
-    """Choosers that draw as the rule runs.
+def draws(draw: Callable[[st.SearchStrategy[int]], int]) -> Draw:
+    """The function that draws as the rule runs.
 
     Handing `draw` out of its composite does what `st.data()` does, without its notes on
     every draw, which would take longer than the step.
     """
-    return HypothesisChooser(draw)
+    return draw
 
 
 @frozen
@@ -132,6 +144,13 @@ BACKENDS = (DEFAULT_BACKEND, "crosshair")
 """What Hypothesis may draw from; others than its own come in packages of their own."""
 
 
+def missing(backend: str) -> str | None:
+    """What to install for a backend of Hypothesis that is not there, in one line."""
+    if backend in AVAILABLE_PROVIDERS or backend == DEFAULT_BACKEND:
+        return None
+    return f"hypothesis-{backend} is not installed: pip install 'kvspec[{backend}]'"
+
+
 class AllocatorMachine(RuleBasedStateMachine):
     """Drives one allocator. `machine_for` makes the subclass that knows which.
 
@@ -143,28 +162,31 @@ class AllocatorMachine(RuleBasedStateMachine):
     run: ClassVar[Run]
     timeout: ClassVar[float]
     deciding: ClassVar[bool]
+    number: ClassVar[int]
 
     episode: Episode
+    turns: Random
 
-    @initialize(chooser=choosers())
-    def build(self, chooser: HypothesisChooser) -> None:
+    @initialize(draw=draws())
+    def build(self, draw: Draw) -> None:
         """A fresh allocator, and what the episode is about."""
         if self.deciding:
             # What was found with symbolic numbers counts only once it comes again with real ones.
             self.run.trace = None
-        drawn = self._chooser(chooser)
+        self.turns = Random(self.number)
+        drawn = self._chooser(draw)
         self.episode = begin(drawn, self.target, self.run.ledger, self.timeout, self._refused)
 
-    def _chooser(self, chooser: HypothesisChooser) -> Chooser:
-        return DecidingChooser(chooser.draw) if self.deciding else chooser
+    def _chooser(self, draw: Draw) -> Chooser:
+        return DecidingChooser(draw) if self.deciding else HypothesisChooser(draw, self.turns)
 
     def _refused(self) -> None:
         self.run.refused_geometries += 1
 
-    @rule(chooser=choosers())
-    def step(self, chooser: HypothesisChooser) -> None:
+    @rule(draw=draws())
+    def step(self, draw: Draw) -> None:
         """One operation; a broken law ends the episode and the run."""
-        breaches = self.episode.step(self._chooser(chooser))
+        breaches = self.episode.step(self._chooser(draw))
         if breaches:
             self.run.trace = self.episode.session.trace
             law = next(law for law in LAWS if law.id == breaches[0].law)
@@ -180,11 +202,12 @@ def machine_for(
     run: Run,
     timeout: float = DEFAULT_CALL_TIMEOUT,
     backend: str = DEFAULT_BACKEND,
+    number: int = 0,
 ) -> type[AllocatorMachine]:
-    """The machine of one allocator, named after it."""
+    """The machine of one allocator, named after it; `number` is what its episodes are turned by."""
     words = "".join(c if c.isalnum() else " " for c in target.name).split()
     camel = "".join(word[0].upper() + word[1:] for word in words)
-    members = {"target": target, "run": run, "timeout": timeout}
+    members = {"target": target, "run": run, "timeout": timeout, "number": number}
     members["deciding"] = backend != DEFAULT_BACKEND
     return type(f"{camel}Machine", (AllocatorMachine,), members)
 
@@ -236,7 +259,8 @@ def run_machine(
                 HealthCheck.large_base_example,
             ],
         )
-        machine = seed(_mixed(seed_number, episodes))(machine_for(target, run, timeout, backend))
+        number = _mixed(seed_number, episodes)
+        machine = seed(number)(machine_for(target, run, timeout, backend, number))
         try:
             with watching():
                 run_state_machine_as_test(machine, settings=limits)

@@ -58,10 +58,21 @@ class Scope:
                     yield operation
 
     def wrong_calls(self, state: State) -> Iterator[Operation]:
-        """Some wrong calls, where the contract says what becomes of them."""
-        if self.spec.contract.misuse == "raises":
-            for room in self.spec.rooms:
-                yield from room.wrong(state, self.spec)
+        """Some wrong calls, where the contract says what becomes of them.
+
+        Those of the rooms, and of all calls the first that is wrong in each way.
+        """
+        if self.spec.contract.misuse != "raises":
+            return
+        known = set()
+        for room in self.spec.rooms:
+            yield from room.wrong(state, self.spec)
+            for operation in room.every(state, self.spec, ()):
+                errors = self.spec.expect(state, operation).errors
+                way = (type(operation), operation.subjects, errors)
+                if errors and way not in known:
+                    known.add(way)
+                    yield operation
 
 
 @define

@@ -7,7 +7,7 @@ from kvspec.contract import Contract
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import Target, TargetError, target
 from kvspec.engines.ledger import Ledger
-from kvspec.engines.machine import PROFILES, run_machine
+from kvspec.engines.machine import DEFAULT_BACKEND, PROFILES, missing, run_machine
 from kvspec.engines.replay import run
 from kvspec.rooms import LAWS
 from kvspec.suite.coverage import Coverage
@@ -35,14 +35,16 @@ def check_allocator(
     seed: int = 0,
     timeout: float = DEFAULT_CALL_TIMEOUT,
     coverage: bool = False,
+    backend: str = DEFAULT_BACKEND,
     progress: Callable[[int, int], None] = _unwatched,
 ) -> Report:
     """The report of the whole suite on the allocator that `make` makes.
 
     `contract` defaults to the factory's own attribute, then to the strict paged one; `timeout`
-    is in seconds a call; `coverage` asks for the counts of situations; `progress` is told the
-    episodes done and planned. The same seed gives the same report, for an allocator that is
-    deterministic. Raises `TargetError` where there is nothing to check.
+    is in seconds a call; `backend` is what Hypothesis draws from; `coverage` asks for the counts
+    of situations; `progress` is told the episodes done and planned. The same seed gives the same
+    report, for an allocator that is deterministic. Raises `TargetError` where there is nothing to
+    check.
 
     >>> from kvimpls.reference import Reference
     >>> check_allocator(Reference, profile="quick").exit_code
@@ -50,6 +52,8 @@ def check_allocator(
     """
     if profile not in PROFILES:
         raise TargetError(f"there is no profile {profile}; there are {', '.join(PROFILES)}")
+    if (lacks := missing(backend)) is not None:
+        raise TargetError(lacks)
     tested = make if isinstance(make, Target) else target(make, name, contract, timeout)
     covered = Coverage() if coverage else None
     ledger = Ledger(watch=covered.note if covered else None)
@@ -63,7 +67,7 @@ def check_allocator(
             episodes += 1
             progress(episodes, plan.episodes)
 
-        violation = run_machine(tested, plan, ledger, seed, timeout, tell).trace
+        violation = run_machine(tested, plan, ledger, seed, timeout, tell, backend).trace
     return reported(tested, ledger, violation, profile, seed, timeout, covered)
 
 

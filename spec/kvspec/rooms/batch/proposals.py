@@ -162,6 +162,8 @@ def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[O
         for seqs in permutations(state.sequences, count):
             lengths = (range(most - state.sequences[seq].length + 1) for seq in seqs)
             yield from (AppendBatch(seqs, numbers) for numbers in product(*lengths))
+            fewest = min((most - state.sequences[seq].length for seq in seqs), default=1)
+            yield from (AppendBatch(seqs, number) for number in range(fewest + 1))
 
 
 PROPOSALS = (

@@ -77,8 +77,11 @@ def wrong(state: State, spec: "Specification") -> list[Operation]:
 
 
 def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
-    """Every length for a new sequence and for each that there is, and the end of each."""
-    most = longest(spec)
+    """Every length for a new sequence and for each that there is, and the end of each.
+
+    Where lengths have a bound, one beyond it as well.
+    """
+    most = longest(spec) + (spec.geometry.max_tokens is not None)
     for seq in ids:
         yield from (Allocate(seq, tokens) for tokens in range(most + 1))
     for seq, sequence in state.sequences.items():

@@ -1,0 +1,140 @@
+"""Small allocators to explore: a stack of free blocks, and what may be wrong or odd about it."""
+
+import threading
+from typing import Any
+
+from kvspec import Copy, Geometry, InvalidLength, OutOfBlocks, SequenceExists, UnknownSequence
+
+
+class Stack:
+    """The free blocks are a stack; blocks are shared by forks, and copied when written into."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.size, self.most = geometry.block_size, geometry.max_tokens
+        self.free_list = list(reversed(range(geometry.num_blocks)))
+        self.tables: dict[int, list[int]] = {}
+        self.lengths: dict[int, int] = {}
+
+    def _take(self, count: int) -> list[int]:
+        if count > len(self.free_list):
+            raise OutOfBlocks
+        return [self.free_list.pop() for _ in range(count)]
+
+    def _tokens(self, tokens: Any, length: int = 0) -> int:
+        if type(tokens) is not int or tokens < 0:
+            raise InvalidLength
+        if self.most is not None and length + tokens > self.most:
+            raise InvalidLength
+        return tokens
+
+    def _find(self, seq: int) -> list[int]:
+        if seq not in self.tables:
+            raise UnknownSequence
+        return self.tables[seq]
+
+    def _start(self, seq: int, table: list[int], length: int) -> None:
+        # In the order of their ids, so that the order of a dict is no part of the state.
+        self.tables = dict(sorted({**self.tables, seq: table}.items()))
+        self.lengths = dict(sorted({**self.lengths, seq: length}.items()))
+
+    def allocate(self, seq: int, num_tokens: int) -> None:
+        """Start a sequence."""
+        if seq in self.tables:
+            raise SequenceExists
+        tokens = self._tokens(num_tokens)
+        self._start(seq, self._take(-(-tokens // self.size)), tokens)
+
+    def append(self, seq: int, num_tokens: int) -> list[Copy]:
+        """Grow a sequence; a shared last block is copied first."""
+        table, length = self._find(seq), self.lengths.get(seq, 0)
+        new = length + self._tokens(num_tokens, length)
+        shared = new > length and length % self.size and self._users(table[-1]) > 1
+        fresh = self._take(-(-new // self.size) - len(table) + bool(shared))
+        copies = []
+        if shared:
+            copies = [Copy(table[-1], fresh[0])]
+            table[-1] = fresh.pop(0)
+        table += fresh
+        self.lengths[seq] = new
+        return copies
+
+    def _users(self, block: int) -> int:
+        return sum(block in table for table in self.tables.values())
+
+    def fork(self, parent: int, child: int) -> None:
+        """Share the parent's blocks."""
+        table = self._find(parent)
+        if child in self.tables:
+            raise SequenceExists
+        self._start(child, list(table), self.lengths[parent])
+
+    def free(self, seq: int) -> None:
+        """End a sequence."""
+        table = self._find(seq)
+        del self.tables[seq], self.lengths[seq]
+        self.free_list += [block for block in table if not self._users(block)]
+
+    def block_table(self, seq: int) -> list[int]:
+        """A copy of the table."""
+        return list(self._find(seq))
+
+    def num_free_blocks(self) -> int:
+        """The length of the stack."""
+        return len(self.free_list)
+
+
+class ForgetsInOneOrder(Stack):
+    """When the free blocks lie in one order, the one that is handed out stays on the stack."""
+
+    def _take(self, count: int) -> list[int]:
+        if count == 1 and self.free_list == [2, 0, 1]:
+            return [self.free_list[-1]]
+        return super()._take(count)
+
+
+class Printed(Stack):
+    """It offers a fingerprint, and cannot be pickled."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.note = lambda: None
+
+    def fingerprint(self) -> object:
+        """All that matters."""
+        return self.free_list, self.tables, self.lengths
+
+
+class Counting(Stack):
+    """It counts its calls, so that it is never again as it was."""
+
+    calls = 0
+
+    def _take(self, count: int) -> list[int]:
+        self.calls += 1
+        return super()._take(count)
+
+
+class Copyable(Stack):
+    """It cannot be pickled, but it can be copied."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.note = lambda: None
+
+
+class Locked(Stack):
+    """It can neither be copied nor pickled."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.lock = threading.Lock()
+
+
+class Forgetful(Locked):
+    """It can neither be copied nor compared; the first of two sequences that ends loses blocks."""
+
+    def free(self, seq: int) -> None:
+        """End a sequence; its blocks are lost if there is another."""
+        if len(self.tables) == 2 and seq in self.tables:
+            self.tables[seq] = []
+        super().free(seq)

@@ -1,0 +1,348 @@
+"""The explorer: what it counts, what it finds, and what it says of how far it came."""
+
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from stacks import Copyable, Counting, Forgetful, ForgetsInOneOrder, Locked, Printed, Stack
+
+from kvimpls.museum import registry
+from kvimpls.reference import Reference
+from kvspec.contract import Contract, Unspecified
+from kvspec.driver.driver import Driver
+from kvspec.driver.target import TargetError, target
+from kvspec.engines.alike import exactly, up_to_names
+from kvspec.engines.copies import Deep, Pickled, copies, prints
+from kvspec.engines.exploration import ALONE, DRIVEN, PRODUCT, Exploration
+from kvspec.engines.explore import explore_alone
+from kvspec.engines.scope import Scope
+from kvspec.engines.session import Session
+from kvspec.engines.walk import SeededChooser
+from kvspec.geometry import Geometry
+from kvspec.kernel.law import Law
+from kvspec.kernel.outcome import FULL
+from kvspec.kernel.perturb import other_count
+from kvspec.kernel.specification import Specification
+from kvspec.kernel.step import Step
+from kvspec.rooms import specification
+from kvspec.suite.exploring import explore_allocator, explore_specification
+from kvspec.suite.report import ExitCode
+from kvspec.traces.trace import believed
+
+TLA = Path(__file__).resolve().parents[2] / "docs" / "tla"
+TLC: dict[tuple[int, int, int, int], int] = runpy.run_path(str(TLA / "check.py"))["COUNTS"]
+
+CORE = ("core",)
+SHARING = ("core", "sharing")
+ROLLBACK = (*SHARING, "rollback")
+SWAP = (*SHARING, "swap")
+LEASE = (*SHARING, "lease")
+
+
+def alone(
+    blocks: int,
+    sequences: int,
+    size: int,
+    capabilities: Sequence[str],
+    host: int = 0,
+    most: int | None = None,
+) -> Exploration:
+    """The specification alone, to the end."""
+    geometry = Geometry(blocks, size, num_host_blocks=host, max_tokens=most)
+    report = explore_specification(geometry, sequences, capabilities=capabilities)
+    (found,) = report.searches
+    assert (found.mode, found.exhausted, report.exit_code) == (ALONE, True, ExitCode.HELD)
+    return found
+
+
+# ------------------------------------------------------------------------------ the model
+
+STATES = {
+    (4, 2, 2, CORE, 0): (33, 792),
+    (4, 2, 2, SHARING, 0): (63, 1365),
+    (4, 3, 2, SHARING, 0): (249, 9115),
+    (4, 2, 2, ROLLBACK, 0): (79, 2406),
+    (4, 2, 2, SWAP, 2): (121, 2158),
+    (4, 2, 2, SWAP, 4): (176, 2660),
+    (2, 2, 2, LEASE, 0): (418, 7634),
+    (3, 2, 1, LEASE, 0): (694, 11128),
+}
+"""Blocks, sequences, tokens a block, capabilities, host blocks: states and right calls."""
+
+
+@pytest.mark.parametrize("scope", STATES, ids=str)
+def test_the_specification_has_as_many_states_as_are_pinned(scope):
+    """A changed count is a changed specification: see docs/explore.md for what to do then."""
+    blocks, sequences, size, capabilities, host = scope
+    found = alone(blocks, sequences, size, capabilities, host)
+    assert (found.states, found.transitions - found.wrong) == STATES[scope]
+
+
+@pytest.mark.parametrize("size", TLC, ids=str)
+def test_the_core_has_as_many_states_as_tlc_counts(size):
+    """Where a state has the last answer in it, as in the TLA+ module."""
+    blocks, sequences, block_size, most = size
+    assert alone(blocks, sequences, block_size, CORE, most=most).answered == TLC[size]
+
+
+def test_a_law_that_a_choice_breaks_is_shown_with_the_shortest_story():
+    """The specification is explored by its own choices; here it contradicts itself."""
+
+    def lost(step: Step) -> str | None:
+        return "two sequences." if len(step.after.sequences) == 2 else None
+
+    law = Law("odd", "core", "One.", "us", lambda step: True, lost, (other_count,), lambda g: ())
+    spec = specification(Geometry(3, 2), Contract(), SHARING)
+    broken = Specification(spec.geometry, spec.contract, spec.rooms, (law,), spec.kinds)
+    found = explore_alone(Scope(broken, 2, symmetric=True), 1000)
+    assert found.trace is not None
+    assert found.trace.law == "odd"
+    assert len(found.trace.steps) == 2
+    assert len(believed(found.trace)) == 2
+
+
+def test_a_contract_that_leaves_refusals_open_keeps_what_was_refused():
+    """Then a refusal is a state of its own, since the same call must be refused again."""
+    report = explore_specification(
+        Geometry(2, 2), 1, contract=Contract(reservation=Unspecified()), capabilities=CORE
+    )
+    strict = explore_specification(Geometry(2, 2), 1, capabilities=CORE)
+    assert report.searches[0].exhausted
+    assert report.searches[0].states > 2 * strict.searches[0].states
+    assert report.silent == strict.silent
+
+
+def test_names_of_blocks_and_sequences_make_no_difference_but_beside_an_allocator():
+    """A, B with blocks 0, 1 is as B, A with blocks 1, 0; exactly it is not."""
+    spec = specification(Geometry(3, 2), Contract(), SHARING)
+    told = []
+    for ids in ((0, 1), (1, 0)):
+        session = Session(Stack, spec)
+        session.call("allocate", seq=ids[0], num_tokens=1)
+        session.call("fork", parent=ids[0], child=ids[1])
+        session.call("append", seq=ids[1], num_tokens=1)
+        told.append(session.state)
+    assert up_to_names(told[0], spec) == up_to_names(told[1], spec)
+    assert exactly(told[0], spec) != exactly(told[1], spec)
+
+
+def test_what_lies_in_free_blocks_matters_where_a_copy_might_be_forgotten():
+    """States that show the same differ if a free block still holds what is written elsewhere."""
+    spec = specification(Geometry(2, 2), Contract(), SHARING)
+    session = Session(Stack, spec)
+    session.call("allocate", seq=0, num_tokens=1)
+    before = exactly(session.state, spec)
+    session.call("fork", parent=0, child=1)
+    session.call("append", seq=1, num_tokens=1)
+    session.call("free", seq=1)
+    assert exactly(session.state, spec) != before
+    assert up_to_names(session.state, spec) == up_to_names(evolve(session.state, contents={}), spec)
+
+
+# ------------------------------------------------------------------------------ the calls
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_right_call_that_may_be_proposed_is_tried(seed):
+    """Nothing that a machine draws within the ids and lengths is missing from the scope."""
+    capabilities = ("core", "reservation", "admission", *LEASE[1:], "rollback", "batch", "resize")
+    spec = specification(Geometry(3, 2, max_tokens=4), Contract(), capabilities)
+    scope, chooser, session = Scope(spec, 3), SeededChooser(seed), Session(Reference, spec)
+    compared = 0
+    for _ in range(40):
+        state = session.state
+        tried = set(scope.right_calls(state))
+        for proposal in spec.proposals():
+            if not proposal.possible(state, spec):
+                continue
+            for _ in range(3):
+                drawn = proposal.draw(state, spec, chooser)
+                within = all(seq < 3 for seq in (*drawn.touched, *drawn.subjects))
+                if within and not spec.expect(state, drawn).errors and not drawn.queries:
+                    leases = getattr(state.slices["lease"], "open", ())
+                    if drawn.method != "begin_transfer" or len(leases) < 2:
+                        assert drawn in tried
+                        compared += 1
+        session.perform(chooser.pick(sorted(tried, key=repr)))
+    assert compared > 200
+
+
+# ------------------------------------------------------------------------------ allocators
+
+
+def test_a_stack_of_blocks_is_exhausted_over_the_product():
+    """The states are more than the model's, since the order of the free blocks is one of them."""
+    report = explore_allocator(Stack, Geometry(3, 2), 2)
+    (found,) = report.searches
+    assert (found.mode, found.exhausted, found.told_apart) == (PRODUCT, True, "its pickle")
+    assert report.exit_code is ExitCode.HELD
+    assert report.silent == []
+    driven = explore_allocator(Stack, Geometry(3, 2), 2, way="driven").searches[0]
+    assert (driven.mode, driven.exhausted) == (DRIVEN, True)
+    assert driven.states == alone(3, 2, 2, SHARING).states
+    assert found.states > 5 * driven.states
+
+
+def test_the_reference_is_exhausted_over_the_product():
+    """Core and sharing, in the smallest pool in which there is something to share and to refuse."""
+    report = explore_allocator(Reference, Geometry(2, 2), 2)
+    assert report.searches[0].exhausted
+    assert report.exit_code is ExitCode.HELD
+
+
+def test_a_fault_that_hides_in_the_order_of_free_blocks_is_found_over_the_product_alone():
+    """A search that is keyed on the model comes to each state once, and there by another way."""
+    product = explore_allocator(ForgetsInOneOrder, Geometry(3, 2), 2)
+    driven = explore_allocator(ForgetsInOneOrder, Geometry(3, 2), 2, way="driven")
+    assert product.trace is not None
+    assert (product.trace.law, product.reproduced) == ("conservation", 5)
+    assert product.trace.reduced
+    assert driven.searches[0].exhausted
+    assert driven.trace is None
+
+
+@pytest.mark.parametrize("name", ["NeedsARun", "CountNotDecremented"])
+def test_reported_faults_hide_in_the_same_way(name):
+    """Two of the museum, which are from public reports, show in the product and not without it."""
+    (exhibit,) = (exhibit for exhibit in registry.MUSEUM if exhibit.name == name)
+    assert explore_allocator(exhibit.factory, Geometry(4, 2), 2).trace is not None
+    assert explore_allocator(exhibit.factory, Geometry(4, 2), 2, way="driven").trace is None
+
+
+FAULTS = [exhibit for exhibit in registry.MUSEUM if exhibit.family in ("core", "sharing")]
+ALSO = {"CountsTheReleased": ("window",), "ForgetsTheBound": ("reservation",)}
+"""What some need beside core and sharing to show; they get a smaller pool."""
+
+
+@pytest.mark.parametrize("exhibit", FAULTS, ids=lambda exhibit: exhibit.name)
+def test_every_fault_of_core_and_sharing_in_the_museum_is_found(exhibit):
+    """In 4 blocks of 2 tokens, with two sequences, over the product, with a shortest story."""
+    capabilities = (*SHARING, *ALSO.get(exhibit.name, ()))
+    blocks = 3 if exhibit.name in ALSO else 4
+    report = explore_allocator(exhibit.factory, Geometry(blocks, 2), 2, capabilities=capabilities)
+    assert report.trace is not None
+    # The shortest story of a fault may be one that another law is the first to see.
+    assert report.trace.law in (*exhibit.laws, *(("admission",) if exhibit.name in ALSO else ()))
+    assert report.reproduced == report.replays == 5
+    (found,) = report.searches
+    assert found.mode == PRODUCT
+    assert len(report.trace.steps) <= found.depth + 1
+
+
+def test_injected_faults_are_edges_too():
+    """A call is made to fail at each of its checkpoints."""
+    (exhibit, *_) = (exhibit for exhibit in registry.MUSEUM if exhibit.family == "injection")
+    report = explore_allocator(
+        exhibit.factory, Geometry(2, 2), 2, capabilities=("core", "injection")
+    )
+    assert report.trace is not None
+    assert any(step.fault for step in report.trace.steps)
+
+
+# ------------------------------------------------------------------------------ copies
+
+
+def test_an_allocator_is_copied_as_well_as_it_can_be():
+    """By pickle, else by a deep copy, else by telling its story again."""
+    spec = specification(Geometry(2, 2), Contract(), SHARING)
+    ways = {kind: copies(Driver(kind, spec)) for kind in (Stack, Copyable, Locked)}
+    assert isinstance(ways[Stack], Pickled)
+    assert isinstance(ways[Copyable], Deep)
+    assert ways[Locked] is None
+
+
+def test_a_copy_shares_nothing_with_what_it_is_a_copy_of():
+    """Nor do two copies of one allocator."""
+    spec = specification(Geometry(2, 2), Contract(), SHARING)
+    for kind in (Stack, Copyable):
+        driver = Driver(kind, spec)
+        way = copies(driver)
+        assert way is not None
+        kept = way.keep(driver, ())
+        first, second = way.again(kept, ()), way.again(kept, ())
+        call = spec.kinds["allocate"](0, 1)
+        for other in (first, second, driver, way.again(kept, ())):
+            assert other.perform(call, spec.initial(), FULL).answer.kind == "done"
+
+
+@pytest.mark.parametrize("kind", [Printed, Copyable, Locked])
+def test_what_cannot_be_copied_or_compared_is_explored_as_far_as_it_goes(kind):
+    """With a fingerprint over the product; else every model transition is driven once."""
+    report = explore_allocator(kind, Geometry(2, 2), 2)
+    (found,) = report.searches
+    assert found.exhausted
+    assert found.mode == (PRODUCT if kind is Printed else DRIVEN)
+    assert found.told_apart == ("its own fingerprint()" if kind is Printed else "")
+    plain = explore_allocator(Stack, Geometry(2, 2), 2, way="auto" if kind is Printed else "driven")
+    assert found.states == plain.searches[0].states
+    said = " ".join(report.remarks)
+    assert ("cannot be compared" in said) == (kind is not Printed)
+    assert ("cannot be copied" in said) == (kind is Locked)
+
+
+def test_its_own_fingerprint_is_asked_for_where_there_is_one():
+    """Otherwise the pickle is the fingerprint, if there is one."""
+    spec = specification(Geometry(2, 2), Contract(), SHARING)
+    found = {kind: prints(Driver(kind, spec)) for kind in (Stack, Printed, Locked)}
+    assert [way and way.what for way in found.values()] == [
+        "its pickle",
+        "its own fingerprint()",
+        None,
+    ]
+
+
+def test_without_copies_a_fault_is_found_by_telling_stories_again():
+    """Each transition begins with a fresh allocator."""
+    report = explore_allocator(Forgetful, Geometry(2, 2), 2)
+    assert report.trace is not None
+    assert report.searches[0].mode == DRIVEN
+    assert report.reproduced == 5
+
+
+# ------------------------------------------------------------------------------ the end
+
+
+def test_what_has_no_end_is_cut_off_and_then_driven_once():
+    """An allocator that counts its calls is always new inside; the report says both."""
+    report = explore_allocator(Counting, Geometry(2, 2), 2, max_states=200)
+    first, second = report.searches
+    assert (first.mode, first.exhausted) == (PRODUCT, False)
+    assert first.waiting > 0
+    assert (second.mode, second.exhausted) == (DRIVEN, True)
+    assert report.exit_code is ExitCode.HELD
+    assert report.lines[0].startswith("NOT EXHAUSTED, over the product: ")
+    assert "cut off at --max-states 200" in report.lines[0]
+    assert report.lines[1].startswith("every model transition driven once: ")
+
+
+def test_what_comes_of_the_search_is_told_as_it_goes_on(monkeypatch):
+    """Now and then, and the last time at its end."""
+    monkeypatch.setattr("kvspec.engines.exploration._TELL", 0.0)
+    told = []
+    explore_specification(
+        Geometry(2, 2), 1, capabilities=CORE, progress=lambda found: told.append(found.states)
+    )
+    assert told == sorted(told)
+    assert len(told) > 3
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "said"),
+    [(["trim"], "there is no capability trim"), (["swap"], "swap is not claimed")],
+)
+def test_capabilities_that_are_not_there_are_one_line(capabilities, said):
+    with pytest.raises(TargetError, match=said):
+        explore_allocator(Stack, Geometry(2, 2), 2, capabilities=capabilities)
+
+
+def test_no_product_is_promised_where_there_is_none():
+    with pytest.raises(TargetError, match="cannot be compared"):
+        explore_allocator(target(Locked), Geometry(2, 2), 2, way="product")
+
+
+def test_what_a_capability_needs_of_the_geometry_is_added():
+    """Host blocks for swapping, and a window for the window."""
+    report = explore_specification(Geometry(2, 2), 1, capabilities=("core", "swap", "window"))
+    assert report.spec.geometry == Geometry(2, 2, num_host_blocks=2, window=3)
