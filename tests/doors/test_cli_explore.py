@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS
 
 from kvspec.engines.exploration import Exploration
 from kvspec.engines.scope import Scope
@@ -78,7 +79,7 @@ def test_the_json_has_the_counts_of_every_search(kvspec):
         (("reference", "--capabilities", "trim"), "there is no capability trim"),
         (("nobody",), "nobody"),
         (("--spec", "--contract", "relocates=true"), "relocating"),
-        (("kvimpls.traditional:MaxLengthSlots",), "the contract excludes"),
+        (("kvimpls.traditional:Preallocation",), "the contract excludes"),
         (("reference", "--json", "missing/out.json"), "there is no such folder"),
     ],
 )
@@ -92,3 +93,12 @@ def test_the_line_of_progress_says_how_far_it_is():
     found = Exploration("specification alone", Scope(spec, 1), 10)
     found.seconds, found.transitions, found.states, found.waiting = 2.0, 3000, 40, 7
     assert line(found) == "2 s · 40 states · 7 to look at · 3,000 transitions · 1,500/s · depth 0"
+
+
+def test_a_backend_that_is_not_installed_is_one_line(kvspec, monkeypatch):
+    """`kvspec check --hypothesis-backend crosshair`, without the extra."""
+    monkeypatch.delitem(AVAILABLE_PROVIDERS, "crosshair", raising=False)
+    done = kvspec("check", "reference", "--hypothesis-backend", "crosshair")
+    assert done.refused() == (
+        "hypothesis-crosshair is not installed: pip install 'kvspec[crosshair]'"
+    )
