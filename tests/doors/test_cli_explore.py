@@ -9,8 +9,8 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS
 from kvspec.engines.exploration import Exploration
 from kvspec.engines.scope import Scope
 from kvspec.geometry import Geometry
-from kvspec.suite.exploring import explore_specification
 from kvspec.suite.explore_command import line
+from kvspec.suite.exploring import explore_specification
 from kvspec.traces.trace import load
 
 SMALL = ("--blocks", 2, "--seqs", 2)

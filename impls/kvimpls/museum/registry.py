@@ -517,9 +517,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         sources=("kvcache-ai/Mooncake#2963",),
         also=("injection",),
         broke=("well-formed",),
-        verdict="Both are right: of two blocks with the same contents the index loses one for good, "
-        "and where no lookup asks for it in between, the next call that gives it up raises a "
-        "KeyError.",
+        verdict="Both are right: of two blocks with the same contents the index loses one for "
+        "good, and where no lookup asks for it in between, the next call that gives it up raises "
+        "a KeyError.",
     ),
     Exhibit(
         lease.PinnedTwice,

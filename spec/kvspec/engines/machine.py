@@ -140,6 +140,9 @@ class Run:
 
 DEFAULT_BACKEND = "hypothesis"
 
+_SOLVED = 4
+"""So many steps at most has an episode whose numbers are solved for."""
+
 BACKENDS = (DEFAULT_BACKEND, "crosshair")
 """What Hypothesis may draw from; others than its own come in packages of their own."""
 
@@ -239,12 +242,15 @@ def run_machine(
         progress()
 
     run.progress = ended
-    # A solver remembers which ways have been gone only as long as the run lasts.
-    together = _TOGETHER if backend == DEFAULT_BACKEND else profile.episodes
+    together, steps = _TOGETHER, profile.steps
+    if backend != DEFAULT_BACKEND:
+        # A solver remembers which ways have been gone only as long as the run lasts, and gives up
+        # on a way after a few seconds.
+        together, steps = profile.episodes, min(steps, _SOLVED)
     while run.trace is None and episodes < profile.episodes:
         limits = settings(
             max_examples=min(together, profile.episodes - episodes),
-            stateful_step_count=profile.steps,
+            stateful_step_count=steps,
             backend=backend,
             phases=[Phase.generate],
             database=None,
