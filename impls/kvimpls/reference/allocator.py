@@ -126,6 +126,7 @@ class Reference(Caching, Swapping):
     def end_transfer(self, lease: object) -> list[Copy]:
         """End one lease; its blocks go back, but for those in a table or under another lease."""
         self._leased_by(lease)
+        assert isinstance(lease, Lease)  # `_leased_by` has seen to it
         for group in self._groups:
             if lease in group._leases:  # it was ended with another group of the same pool
                 group._end_lease(lease)

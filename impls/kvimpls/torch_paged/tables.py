@@ -86,10 +86,11 @@ class Tables:
 
     def shown(self, row: int, gone: int, length: int) -> list[int | None]:
         """A row as the caller sees it."""
-        blocks = self.live(row, gone, length).tolist()
+        blocks: list[int | None] = self.live(row, gone, length).tolist()
         if self.start:
-            blocks = [block + self.start for block in blocks]
-        return [None] * gone + blocks if gone else blocks
+            blocks = [block + self.start for block in blocks if block is not None]
+        released: list[int | None] = [None] * gone
+        return released + blocks if gone else blocks
 
     def put(self, row: int, column: int, blocks: Tensor) -> None:
         """Set the entries of a row from `column` on, which there may not be yet."""
