@@ -8,7 +8,7 @@ from kvspec import Admission, Contract, Geometry, OutOfBlocks
 from kvspec.contract import Geometries, Unspecified
 from kvspec.driver.target import TargetError, target
 from kvspec.engines.ledger import Ledger
-from kvspec.engines.machine import PROFILES, missing, run_machine
+from kvspec.engines.machine import PROFILES, Profile, missing, run_machine
 from kvspec.suite.check import check_allocator, explain
 
 NEEDLE = 1234
@@ -68,7 +68,7 @@ def test_random_search_misses_the_needle():
 def test_crosshair_finds_the_needle():
     """In episodes of a few calls; the trace has plain numbers, and replays without Hypothesis."""
     tested = target(Needle)
-    run = run_machine(tested, PROFILES["ci"], Ledger(), backend="crosshair")
+    run = run_machine(tested, Profile(episodes=100, steps=3), Ledger(), backend="crosshair")
     assert run.trace is not None
     trace, reproduced = explain(tested, run.trace, 10.0)
     assert (trace.law, reproduced) == ("can-allocate", 5)

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 from kvspec.contract import Contract
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target, TargetError, target
-from kvspec.engines.copies import Uncopied, copies, prints
+from kvspec.engines.copies import Prints, Uncopied, copies, prints
 from kvspec.engines.exploration import ALONE, DRIVEN, PRODUCT, Exploration, Progress, untold
 from kvspec.engines.explore import explore, explore_alone
 from kvspec.engines.scope import Scope
@@ -177,7 +177,7 @@ def explore_specification(
     Raises `TargetError` for what no specification covers.
 
     >>> explore_specification(Geometry(2, 2), 1).searches[0].states
-    7
+    6
     """
     promise = contract or Contract()
     claimed = chosen(capabilities, promise.capabilities or CAPABILITIES)
@@ -218,7 +218,7 @@ def explore_allocator(
     spec = _specification(geometry, tested.contract, claimed)
     driver = Driver(tested.make, spec, timeout)
     copied, printed = copies(driver), prints(driver)
-    remarks, plans = [], [printed, None]
+    remarks = []
     if copied is None:
         remarks.append("it cannot be copied: every transition tells its story to a fresh one")
     if printed is None and way != "driven":
@@ -228,7 +228,11 @@ def explore_allocator(
         printed = None
     if printed is None and way == "product":
         raise TargetError(f"{tested.name}: {remarks[-1]}, so there is no product to explore")
-    plans = [None] if printed is None or way == "driven" else [printed, None][: 1 + (way == "auto")]
+    plans: list[Prints | None] = []
+    if way != "driven" and printed is not None:
+        plans.append(printed)
+    if way != "product":
+        plans.append(None)
     searches: list[Exploration] = []
     for plan in plans:
         scope = Scope(spec, sequences, symmetric=plan is None)
