@@ -337,6 +337,8 @@ def _plainer_geometry(case: Case) -> Iterator[Case]:
         smaller = evolve(case, geometry=evolve(geometry, groups=fewer))
         yield smaller
         if fewer is None:  # what was short in another pool must be short in this one
+            for count in range(1, geometry.num_blocks):
+                yield evolve(case, geometry=evolve(geometry, groups=None, num_blocks=count))
             for i, step in enumerate(case.steps):
                 for at, _ in _lengths(step.operation):
                     yield _changed(smaller, i, at, geometry.capacity + 1)
