@@ -44,6 +44,7 @@ from kvspec.rooms import (  # noqa: E402  # the same
 )
 from kvspec.suite import kill_tables  # noqa: E402  # the same
 from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
+from kvspec.suite.kill_tables import linked  # noqa: E402  # the same
 from kvspec.suite.killing import from_data  # noqa: E402  # the same
 from kvspec.traces.export import as_pytest  # noqa: E402  # the same
 from kvspec.traces.reduce import Reducer  # noqa: E402  # the same
@@ -115,12 +116,6 @@ def text_block(text: str, language: str = "text") -> str:
 
 
 # ------------------------------------------------------------------------ the page of laws
-
-
-def linked(source: str) -> str:
-    """A source, with its issues as links."""
-    link = r"[\1#\2](https://github.com/\1/issues/\2)"
-    return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", link, source)
 
 
 def first_sentence(thing: object) -> str:

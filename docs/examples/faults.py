@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from kvimpls.museum.store import Stored
 from kvimpls.reference import Reference, SequenceState
 from kvspec import Admission, Contract, Copy, Geometry, InvalidLength, OutOfBlocks, Unspecified
 
@@ -23,78 +24,23 @@ class ForgetsTheLimit(Reference):
         return copies
 
 
-class WritesUnreservedSlots(Reference):
+class WritesUnreservedSlots(Stored):
     """A store that writes wherever a block of the sequence has a slot, reserved or not."""
 
-    width: ClassVar[int] = 2
-    dtype: ClassVar[str] = "int32"
-
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        self._data = np.zeros((geometry.num_blocks, geometry.block_size, self.width), self.dtype)
-
-    def _answer(self, copies: list[Copy]) -> list[Copy]:
-        for copy in copies:
-            self._data[copy.destination] = self._data[copy.source]
-        return copies
-
-    def write(self, seq: int, start: int, values: npt.NDArray[np.int32]) -> None:
-        """Fill slots from position `start` on, as far as the table goes."""
-        blocks, size = self._sequence(seq).blocks, self._geometry.block_size
-        for position, row in enumerate(values, start=start):
-            if position < len(blocks) * size:
-                self._data[blocks[position // size], position % size] = row
-
-    def read(self, seq: int) -> npt.NDArray[np.int32]:
-        """The values of all positions."""
-        sequence = self._sequence(seq)
-        rows: npt.NDArray[np.int32] = self._data[sequence.blocks].reshape(-1, self.width)
-        return rows[: sequence.length]
+    def _require_reserved(self, stop: int, length: int) -> None:
+        pass
 
 
-class AttendsToWholeBlocks(Reference):
+class AttendsToWholeBlocks(Stored):
     """A store whose attention forgets the length, and sees each block of the table to its end."""
-
-    n_heads: ClassVar[int] = 2
-    n_kv_heads: ClassVar[int] = 1
-    d_k: ClassVar[int] = 4
-    d_v: ClassVar[int] = 8
-    width: ClassVar[int] = 12
-    dtype: ClassVar[str] = "float32"
-
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        self._data = np.zeros((geometry.num_blocks, geometry.block_size, self.width), self.dtype)
-
-    def _answer(self, copies: list[Copy]) -> list[Copy]:
-        for copy in copies:
-            self._data[copy.destination] = self._data[copy.source]
-        return copies
-
-    def write(self, seq: int, start: int, values: npt.NDArray[np.float32]) -> None:
-        """Fill reserved slots from position `start` on."""
-        sequence, size = self._sequence(seq), self._geometry.block_size
-        if start < 0 or start + len(values) > sequence.length:
-            raise InvalidLength(f"{start} + {len(values)} of {sequence.length} tokens")
-        for position, row in enumerate(values, start=start):
-            self._data[sequence.blocks[position // size], position % size] = row
-
-    def read(self, seq: int) -> npt.NDArray[np.float32]:
-        """The values of all positions."""
-        return self._rows(seq)[: self._sequence(seq).length]
 
     def attend(self, seq: int, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The attention of the last position, over too many."""
-        if not self._sequence(seq).length:
+        sequence = self._sequence(seq)
+        if not sequence.length:
             raise InvalidLength("there is nothing to attend to")
-        keys, values = np.split(self._rows(seq), [self.d_k], axis=1)
-        weights = np.exp(query @ keys.T / np.sqrt(self.d_k))
-        outputs: npt.NDArray[np.float32] = weights @ values / weights.sum(axis=1, keepdims=True)
-        return outputs
-
-    def _rows(self, seq: int) -> npt.NDArray[np.float32]:
-        rows: npt.NDArray[np.float32] = self._data[self._sequence(seq).blocks]
-        return rows.reshape(-1, self.width)
+        rows = self._rows(seq, len(sequence.blocks) * self._block_size)
+        return self._attention(np.asarray(query, np.float64), rows)
 
 
 class FreesTheUnknown(Reference):

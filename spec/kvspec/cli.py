@@ -7,18 +7,15 @@ line on standard error, and no traceback.
 
 import io
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 from attrs import evolve
-from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -39,6 +36,7 @@ from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import NotInstalled, Target, TargetError, load, registered, target
 from kvspec.engines.machine import BACKENDS, DEFAULT_BACKEND, PROFILES, missing
 from kvspec.engines.replay import replay
+from kvspec.engines.scratch import scratch
 from kvspec.suite.check import REPLAYS, check_allocator
 from kvspec.suite.contracts import ContractError, resolve
 from kvspec.suite.matrix import Absent, as_data, exit_code, matrix
@@ -161,7 +159,7 @@ def check(
     resolved, absent, failed = _resolved(targets, contract, call_timeout)
     writable(json_file)
     reports = []
-    with _storage(), _progress() as bar:
+    with scratch(), _progress() as bar:
         for one in resolved:
             try:
                 options: dict[str, Any] = {"profile": profile, "seed": seed}
@@ -207,20 +205,6 @@ def _resolved(
         which = f" (not installed: {', '.join(row.allocator for row in absent)})" if absent else ""
         raise Stop(f"no allocator is registered that could be checked{which}: name a target")
     return resolved, absent, failed
-
-
-@contextmanager
-def _storage() -> Iterator[None]:
-    """A place for what Hypothesis writes, other than the folder of whoever runs this."""
-    if "HYPOTHESIS_STORAGE_DIRECTORY" in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="kvspec-") as folder:
-        set_hypothesis_home_dir(folder)
-        try:
-            yield
-        finally:
-            set_hypothesis_home_dir(None)
 
 
 def _progress() -> AbstractContextManager[Progress | None]:

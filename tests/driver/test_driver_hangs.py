@@ -1,6 +1,7 @@
 """Calls that do not come back are outcomes, and leave the process as it was."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -279,3 +280,24 @@ def test_an_allocator_may_use_the_alarm_itself(previous_handler):
         return right
 
     assert not one_call(doing("allocate", alarmed)).breaches
+
+
+def test_an_interruption_stays_out_of_the_collectors_callbacks(monkeypatch):
+    """There it would stop nothing, and be printed as an exception that nobody could catch."""
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    def callback(phase, info):
+        len(phase)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(callback)
+    gc.set_threshold(1)  # a collection with nearly every object
+    try:
+        with pytest.raises(TimeUp):
+            within(TIMEOUT, swallow_all_in_a_helper)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(callback)
+    assert not lost
+    assert gc.isenabled()

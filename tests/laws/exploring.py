@@ -104,7 +104,7 @@ def only_choices_are_accepted(
     for outcome in _uncounted(spec, state, operation, entries, copied, none):
         if broken(spec.believe(state, operation, outcome)):
             continue
-        places = [place for place, _, _ in spec.counts(state)]
+        places = [place for place, _, _ in spec.counts]
         for count in product(*(range(len(state.blocks(place)) + 1) for place in places)):
             seen = evolve(outcome.observation, free=dict(zip(places, count, strict=True)))
             full = evolve(outcome, observation=seen)

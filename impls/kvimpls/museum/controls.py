@@ -3,12 +3,12 @@
 The reports are named for what they teach about conventions, not as faults.
 """
 
-from collections.abc import Callable
 from typing import ClassVar
 
+from kvimpls.museum.core import SecondFreeAccepted
 from kvimpls.reference import Reference, SequenceState
 from kvimpls.reference.prefix import Contents
-from kvspec import Contract, Copy, Geometry
+from kvspec import Contract
 
 
 class TakesOnArrival(Reference):
@@ -59,7 +59,7 @@ class LatestIsFound(Reference):
         super()._publish(block, contents)
 
 
-class TrustsTheCaller(Reference):
+class TrustsTheCaller(SecondFreeAccepted):
     """Freeing what has been freed puts its blocks back once more; not to do so is a duty.
 
     microsoft/mimalloc#161: an overlap after a second free which the caller should not have made.
@@ -67,22 +67,6 @@ class TrustsTheCaller(Reference):
     """
 
     contract: ClassVar[Contract] = Contract(misuse="callers_duty")
-
-    def __init__(
-        self, geometry: Geometry, *, checkpoint: Callable[[str], object] | None = None
-    ) -> None:
-        super().__init__(geometry, checkpoint=checkpoint)
-        self._ended: dict[int, list[int]] = {}
-
-    def free(self, seq: int) -> list[Copy]:
-        """End `seq`, which must be in use."""
-        if seq not in self._sequences:
-            self._free += self._ended.get(seq, [])
-            return []
-        blocks = self._sequences[seq].held()
-        answer = super().free(seq)
-        self._ended[seq] = blocks
-        return answer
 
 
 CONTROLS: tuple[type[Reference], ...] = (

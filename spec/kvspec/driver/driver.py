@@ -302,7 +302,7 @@ class Driver:
                 if entries is not None:
                     seen.tables[table] = entries
         if look.full:
-            for place, method, arguments in self.spec.counts(after):
+            for place, method, arguments in self.spec.counts:
                 asked = (method, *arguments)
                 free = self._ask(asked, oddities, self._count, method, arguments)
                 if free is not None:

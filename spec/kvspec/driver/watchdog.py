@@ -8,6 +8,7 @@ interpreter without ever returning to it, and code that takes the timer for itse
 """
 
 import ctypes
+import gc
 import signal
 import sys
 import threading
@@ -101,7 +102,7 @@ def _ring(signum: int, frame: FrameType | None) -> None:
 
 
 def _interrupting(seconds: float, work: Callable[[], T]) -> T:
-    tracing = sys.gettrace()
+    tracing, collecting = sys.gettrace(), gc.isenabled()
     _bell.rings, _bell.armed = 0, True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, _INSIST)
@@ -118,6 +119,8 @@ def _interrupting(seconds: float, work: Callable[[], T]) -> T:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         if _bell.rings > _PATIENCE:
             sys.settrace(tracing)
+            if collecting:
+                gc.enable()
     if _bell.rings:
         raise TimeUp
     return result
@@ -127,8 +130,10 @@ def _lay_trap(frame: FrameType | None) -> None:
     """Interrupt the call once more, at the very next line that it executes.
 
     A loop that waits inside a `try` is always interrupted there, and always swallows it. The
-    next line is one of the handler, which its own `try` does not protect.
+    next line is one of the handler, which its own `try` does not protect. Until the call is back
+    the collector rests: an interruption in one of its callbacks would stop nothing, and be printed.
     """
+    gc.disable()
 
     def trap(frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":  # the events of the first interruption itself come before

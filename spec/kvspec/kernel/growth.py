@@ -180,10 +180,7 @@ def _grow(
         return
     table, *others = homes
     entries = state.entries(table)
-    gone = min(
-        spec.released(state.sequences[table.seq].length, num_tokens, table.group), len(entries)
-    )
-    kept: Entries = (*[None] * gone, *entries[gone:])
+    kept = spec.slid(state, table, num_tokens)
     holdings = spec.holdings(_grown(state, spec, table, num_tokens), table.group)
     written = list(written_into(state, spec, table, num_tokens))
     ways = list(product(*(_ways(state, spec, table, i, block) for i, block in written)))

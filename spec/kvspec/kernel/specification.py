@@ -21,7 +21,7 @@ from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
 from kvspec.kernel.room import Proposal, Room
 from kvspec.kernel.script import Call
 from kvspec.kernel.sizes import Sizes
-from kvspec.kernel.state import Cell, State, TableOf, table_of
+from kvspec.kernel.state import Cell, Entries, State, TableOf, table_of
 from kvspec.kernel.step import Step
 
 
@@ -163,12 +163,9 @@ class Specification(Sizes):
             else:
                 yield table_of(seq, 0, Place(tier)), method, (seq,)
 
-    def counts(self, state: State) -> tuple[tuple[Place, str, tuple[int, ...]], ...]:
-        """The places whose free blocks the allocator counts, each with the method to ask it."""
-        return self._counts
-
     @derived
-    def _counts(self) -> tuple[tuple[Place, str, tuple[int, ...]], ...]:
+    def counts(self) -> tuple[tuple[Place, str, tuple[int, ...]], ...]:
+        """The places whose free blocks the allocator counts, each with the method to ask it."""
         grouped = self.geometry.groups is not None
         return tuple(
             (place, method, (place.pool,) if grouped else ())
@@ -277,12 +274,16 @@ class Specification(Sizes):
         """The state that a refusal may leave where what lies before the window goes first."""
         for seq in state.sequences if self.contract.window_before_refusal else ():
             for table in state.homes(seq):
-                length, entries = state.sequences[seq].length, state.entries(table)
-                gone = self.released(length, operation.added(seq), table.group)
-                if any(block is not None for block in entries[:gone]):
-                    kept = (*(None for _ in entries[:gone]), *entries[gone:])
+                kept = self.slid(state, table, operation.added(seq))
+                if kept != state.entries(table):
                     state = state.holding(table, kept)
         return state
+
+    def slid(self, state: State, table: TableOf, added: int) -> Entries:
+        """The entries of a table once an append of `added` tokens let go of those released."""
+        entries, length = state.entries(table), state.sequences[table.seq].length
+        gone = min(self.released(length, added, table.group), len(entries))
+        return (*[None] * gone, *entries[gone:])
 
     def observed(self, state: State) -> Observation:
         """What a full look at an allocator in `state` shows."""
@@ -292,7 +293,7 @@ class Specification(Sizes):
                 for seq in state.sequences
                 for table, _, _ in self.tables(seq, state)
             },
-            free={place: self.free_counts(state, place)[-1] for place, _, _ in self.counts(state)},
+            free={place: self.free_counts(state, place)[-1] for place, _, _ in self.counts},
         )
 
     def result(self, state: State, operation: Operation, outcome: Outcome) -> Outcome:

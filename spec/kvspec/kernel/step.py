@@ -236,13 +236,11 @@ class Step:
             and (change.table, change.index) not in self.adopted
         )
 
-    def released_anyway(self, table: TableOf, before: Entries, after: Entries) -> bool:
+    def released_anyway(self, table: TableOf, after: Entries) -> bool:
         """Whether a refused call only let go of what lies before the window, where it may."""
         if not self.spec.contract.window_before_refusal or self.answer.kind != "refused":
             return False
-        length, added = self.before.sequences[table.seq].length, self.operation.added(table.seq)
-        gone = min(self.spec.released(length, added, table.group), len(before))
-        return after == (*[None] * gone, *before[gone:])
+        return after == self.spec.slid(self.before, table, self.operation.added(table.seq))
 
     @derived
     def inherited(self) -> frozenset[tuple[int, int]]:

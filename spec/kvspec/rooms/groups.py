@@ -79,7 +79,7 @@ def _half_changed(step: Step) -> str | None:
     changed: dict[int, list[str]] = {}
     kept: dict[int, int] = {}
     for table, before, after in step.survivors:
-        if before == after or step.released_anyway(table, before, after):
+        if before == after or step.released_anyway(table, after):
             kept[table.seq] = table.group
         else:
             told = f"{entries_text(before)} to {entries_text(after)} in group {table.group}"

@@ -106,7 +106,7 @@ def _misreleased(step: Step, table: TableOf) -> str | None:
     due, gone, before = _due(step, table, entries), _gone(entries), _beginning(step, table)
     if gone == due:
         return None
-    if before is not None and step.released_anyway(table, before, entries):
+    if before is not None and step.released_anyway(table, entries):
         return None
     told = (
         f"{table_name(table)} {_released_now(step, table)[1]}; the table was "

@@ -57,7 +57,7 @@ def as_markdown(table: KillTable) -> str:
     lines.append("|---|---|---|---|---:|---:|---:|")
     for row in table.exhibits:
         fault = f"`{row.name}`" + (f": {row.fault}" if row.fault else "")
-        sources = ", ".join(map(_linked, row.sources)) or "none known"
+        sources = ", ".join(map(linked, row.sources)) or "none known"
         cells = (fault, sources, *_figures(row))
         lines.append(f"| {' | '.join(_escaped(cell) for cell in cells)} |")
     if unexpected(table):
@@ -88,5 +88,6 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", r"\|")
 
 
-def _linked(source: str) -> str:
+def linked(source: str) -> str:
+    """A source in Markdown, with its issues as links."""
     return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", source)

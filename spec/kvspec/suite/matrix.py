@@ -169,14 +169,19 @@ def _lines(pieces: Sequence[str], most: int) -> list[str]:
     return lines
 
 
-def _table(columns: Sequence[_Column]) -> Table:
-    table = Table(
+def ruled() -> Table:
+    """An empty table with a line below its heading, in the style of all reports."""
+    return Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
         padding=(0, 1, 0, 0),
         header_style="bold",
     )
+
+
+def _table(columns: Sequence[_Column]) -> Table:
+    table = ruled()
     table.add_column("law", no_wrap=True, min_width=_LAW_COLUMN)
     for column in columns:
         table.add_column(Text(column.name), min_width=column.width, overflow="fold")

@@ -5,9 +5,7 @@ could not be carried out. The exhibits come from whoever makes the command.
 """
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -15,7 +13,6 @@ from io import StringIO
 from pathlib import Path
 
 import click
-from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -23,6 +20,7 @@ from kvspec import doors
 from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import TargetError
 from kvspec.engines.machine import PROFILES
+from kvspec.engines.scratch import scratch
 from kvspec.suite import kill_tables
 from kvspec.suite.killing import DEFAULT_SECONDS, ENGINES, Exhibit, KillTable, kill_table
 
@@ -105,7 +103,7 @@ def museum_command(exhibits: Iterable[Exhibit]) -> click.Command:
         chosen = _chosen(names, by_name)
         doors.writable(output)
         try:
-            with _storage(), _progress() as progress:
+            with scratch(), _progress() as progress:
                 table = kill_table(
                     chosen,
                     seeds=seeds,
@@ -157,20 +155,6 @@ def _show(table: KillTable, form: str, output: Path | None) -> None:
         return
     doors.write(output, f"{text}\n")
     click.echo(kill_tables.summary(table))
-
-
-@contextmanager
-def _storage() -> Iterator[None]:
-    """A place for what Hypothesis writes, other than the folder of whoever runs this."""
-    if "HYPOTHESIS_STORAGE_DIRECTORY" in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="kvspec-") as folder:
-        set_hypothesis_home_dir(folder)
-        try:
-            yield
-        finally:
-            set_hypothesis_home_dir(None)
 
 
 @contextmanager

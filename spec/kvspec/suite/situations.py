@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kvspec.suite.coverage import ANSWERS, BLOCKS, Situation
+from kvspec.suite.matrix import ruled
 from kvspec.suite.report import Report
 
 
@@ -24,13 +24,7 @@ def situations(report: Report) -> RenderableType:
 
 
 def _table(report: Report, columns: Sequence[Situation]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-    )
+    table = ruled()
     table.add_column("operation", no_wrap=True)
     table.add_column("calls", justify="right")
     for situation in columns:

@@ -273,6 +273,14 @@ _PLAIN = {"allocate_prompt": "allocate", "append_tokens": "append"}
 """The calls of the core that do the same with tokens of which nothing is known."""
 
 
+def _plain(operation: Operation) -> Operation | None:
+    """The same call with tokens of which nothing is known; none where they are not told anyway."""
+    tokens, method = _tuple(operation, "tokens"), _PLAIN.get(operation.method)
+    if tokens is None or method is None:
+        return None
+    return _operation(method, seq=operation.touched[0], num_tokens=len(tokens))
+
+
 def _plainer_calls(case: Case) -> Iterator[Case]:
     """Tokens are not told, or under no key."""
     keyed = [i for i, step in enumerate(case.steps) if _key(step.operation) is not None]
@@ -282,10 +290,9 @@ def _plainer_calls(case: Case) -> Iterator[Case]:
             plain = _changed(plain, i, ("key", None), None)
         yield plain
     for i, step in enumerate(case.steps):
-        tokens = _tuple(step.operation, "tokens")
-        if tokens is not None and step.operation.method in _PLAIN:
-            seq, method = step.operation.touched[0], _PLAIN[step.operation.method]
-            yield _made(case, i, _operation(method, seq=seq, num_tokens=len(tokens)))
+        untold = _plain(step.operation)
+        if untold is not None:
+            yield _made(case, i, untold)
 
 
 def _fork_instead(case: Case) -> Iterator[Case]:
@@ -306,13 +313,10 @@ def _untold(case: Case) -> Case:
     """The case without a prefix cache: nothing is told, published or looked up."""
     steps = []
     for step in case.steps:
-        operation = step.operation
-        tokens = _tuple(operation, "tokens")
-        if operation.method in _PLAIN and tokens is not None:
-            seq, method = operation.touched[0], _PLAIN[operation.method]
-            plain = _operation(method, seq=seq, num_tokens=len(tokens))
+        plain = _plain(step.operation)
+        if plain is not None:
             steps.append(evolve(step, operation=plain))
-        elif operation.capability != "prefix":
+        elif step.operation.capability != "prefix":
             steps.append(step)
     return evolve(case, steps=tuple(steps))
 

@@ -158,10 +158,9 @@ def _grown(state: State, spec: "Specification", seq: int, tokens: int) -> State:
                 if user != table:
                     theirs = (copy if its == block else its for its in state.entries(user))
                     state = state.holding(user, tuple(theirs))
-        entries = state.entries(table)
-        gone = min(spec.released(state.sequences[seq].length, tokens, table.group), len(entries))
-        if gone:
-            state = state.holding(table, (*[None] * gone, *entries[gone:]))
+        kept = spec.slid(state, table, tokens)
+        if kept != state.entries(table):
+            state = state.holding(table, kept)
     return state
 
 

@@ -98,7 +98,7 @@ def _nothing_may_change(step: Step) -> bool:
 
 def _atomicity(step: Step) -> str | None:
     for table, before, after in step.altered:
-        if not step.released_anyway(table, before, after):
+        if not step.released_anyway(table, after):
             why = "the call only asks" if step.operation.queries else said(step)
             return (
                 f"{why}, so the table of {table_name(table)} must still be "

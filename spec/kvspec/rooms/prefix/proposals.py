@@ -179,20 +179,21 @@ def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return Lookup(*_prompt(state, chooser, chooser.pick((len(tokens), longer))))
 
 
-def _cut_published(state: State, spec: "Specification") -> list[int]:
-    """Those with published blocks, and no window that would forbid to cut into them."""
-    plain = spec.claims("rollback") and spec.geometry.window is None
+def _published(state: State) -> list[int]:
+    """Those with published blocks, which stay cached when they end."""
     published = facts_of(state).published
-    return [s for s in live(state) if plain and any(b in published for b in state.table(s))]
+    return [s for s in live(state) if any(block in published for block in state.table(s))]
 
 
 def _can_cut(state: State, spec: "Specification") -> bool:
-    return bool(_cut_published(state, spec))
+    # A window could forbid it.
+    plain = spec.claims("rollback") and spec.geometry.window is None
+    return plain and bool(_published(state))
 
 
 def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """Into a published block, or back to where one begins: what is in it may be written over."""
-    seq = chooser.pick(_cut_published(state, spec))
+    seq = chooser.pick(_published(state))
     length, size = state.sequences[seq].length, spec.geometry.block_size
     published = facts_of(state).published
     last = max(i for i, block in enumerate(state.table(seq)) if block in published)
@@ -200,18 +201,12 @@ def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return spec.operation(call("truncate", seq=seq, num_tokens=min(length, at)))
 
 
-def _retiring(state: State, spec: "Specification") -> list[int]:
-    """Those that leave cached blocks behind when they end."""
-    published = facts_of(state).published
-    return [s for s in live(state) if any(block in published for block in state.table(s))]
-
-
 def _can_retire(state: State, spec: "Specification") -> bool:
-    return bool(_retiring(state, spec))
+    return bool(_published(state))
 
 
 def _retire(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return spec.operation(call("free", seq=chooser.pick(_retiring(state, spec))))
+    return spec.operation(call("free", seq=chooser.pick(_published(state))))
 
 
 def _reopened(state: State, spec: "Specification") -> list[int]:
