@@ -158,6 +158,7 @@ class Placeholder:
         return Placeholder()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """What it is called with, if that is one thing that can be called: it decorates."""
         if len(arguments) == 1 and callable(arguments[0]) and not options:
             return arguments[0]
         return self

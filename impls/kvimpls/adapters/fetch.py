@@ -1,8 +1,8 @@
 """`python -m kvimpls.adapters.fetch [NAME ...]`: engines, as published, for the adapters.
 
 Each wheel is downloaded by pip, without what it depends on, and its Python files are unpacked into
-a folder of its own under `KVSPEC_WILD` (default: build/wild). An engine that cannot be had is
-one clear line, and its row in the matrix reads "not installed"; the others are fetched all the same.
+a folder of its own under `KVSPEC_WILD` (default: build/wild). An engine that cannot be had is one
+clear line, and its row in the matrix reads "not installed"; the others are fetched all the same.
 """
 
 import subprocess
