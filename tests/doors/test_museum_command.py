@@ -43,15 +43,16 @@ def test_the_terminal_shows_a_row_for_each_exhibit(command):
     """With source, laws, operations, seeds and steps, in the order of the museum; exit 0."""
     done = command(*reversed(FAST))
     assert done.exit_code == 0, done.output
-    head, one, other, _, summary = done.stdout.splitlines()
+    head, one, other, _, *summary = done.stdout.splitlines()
     assert " ".join(head.split()) == (
-        "fault source law expected law that broke operations killed steps"
+        "fault source law expected law that broke operations killed steps minimum"
     )
     assert one.split()[:4] == [FAST[0], "Wenyueh/MinivLLM#85", "bounded-waste", "bounded-waste"]
-    assert one.split()[-4:-1] == ["2", "of", "2"]
+    assert one.split()[-5:] == ["2", "of", "2", "2", "2"]
     assert other.split()[0] == FAST[1]
-    assert summary == (
-        "2 exhibits, 2 seeds (0 to 1) of the machine, profile ci: all killed on every seed."
+    assert " ".join(summary) == (
+        "2 exhibits, 2 seeds (0 to 1) of the machine, profile ci: all killed on every seed. "
+        "Of 4 stories whose true minimum is known, 4 are as short."
     )
 
 
@@ -62,7 +63,7 @@ def test_markdown_has_links_and_what_is_wrong(command):
     rows = [line for line in done.stdout.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(FAST)
     assert "[Wenyueh/MinivLLM#84](https://github.com/Wenyueh/MinivLLM/issues/84)" in rows[1]
-    assert all(row.count("|") == 8 for row in rows)
+    assert all(row.count("|") == 9 for row in rows)
 
 
 def test_json_has_every_kill_and_can_be_read_again(command):
@@ -84,6 +85,14 @@ def test_the_same_seed_gives_the_same_table(command):
     """Byte for byte."""
     once, again = (command(*FAST, "--format", "json").stdout for _ in range(2))
     assert once == again
+
+
+def test_the_true_minimum_is_searched_for_only_where_it_is_asked_for(command):
+    """With no states to search through it is not known, and the summary says nothing of it."""
+    done = command(FAST[0], "--minimum-states", 0)
+    *_, row, _, summary = done.stdout.splitlines()
+    assert row.split()[-2:] == ["2", "-"]
+    assert "minimum" not in summary
 
 
 def test_an_output_file_gets_the_table(command):
@@ -108,8 +117,8 @@ def test_a_survivor_stays_in_the_table(command):
     done = command("--profile", "quick", exhibits=exhibits)
     assert done.exit_code == 1
     row = next(line for line in done.stdout.splitlines() if line.startswith("Reference "))
-    assert " ".join(row.split()) == "Reference - free-set survived - 0 of 2 -"
-    summary = "1 killed on every seed. Not killed on every seed: Reference (0 of 2)."
+    assert " ".join(row.split()) == "Reference - free-set survived - 0 of 2 - -"
+    summary = "1 killed on every seed. Not on every seed: Reference (0 of 2)."
     assert summary in " ".join(done.stdout.split())
     done = command("--profile", "quick", "--format", "json", exhibits=exhibits)
     data = json.loads(done.stdout)

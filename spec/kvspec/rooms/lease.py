@@ -271,6 +271,36 @@ def _end(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return EndTransfer(chooser.pick(_leases(state).open))
 
 
+def _leased(state: State) -> list[int]:
+    """The sequences on the device of which a lease holds a block."""
+    pins = state.at().pins
+    return [s for s in live(state) if any(block in pins for block in state.table(s))]
+
+
+def _can_leave(state: State, spec: "Specification") -> bool:
+    return bool(_leased(state))
+
+
+def _leave(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """Free a sequence while it is in flight: its lease is then the last to let go."""
+    return spec.operation(call("free", seq=chooser.pick(_leased(state))))
+
+
+def _last_held(state: State) -> list[int]:
+    """The open leases with a block that is in no table any more."""
+    alone = state.at().pinned_only
+    leases = (holder for holder in state.holds if isinstance(holder, LeaseOf))
+    return [one.lease for one in leases if not alone.isdisjoint(state.holds[one])]
+
+
+def _can_land(state: State, spec: "Specification") -> bool:
+    return bool(_last_held(state))
+
+
+def _land(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return EndTransfer(chooser.pick(_last_held(state)))
+
+
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
     never = _next_lease(state)
     calls: list[Operation] = [EndTransfer(never), BeginTransfer(new_ids(state)[0], never)]
@@ -300,6 +330,8 @@ ROOM = Room(
     proposals=(
         Proposal("begin_transfer", _can_begin, _begin),
         Proposal("end_transfer", _can_end, _end),
+        Proposal("leave_in_flight", _can_leave, _leave),
+        Proposal("land", _can_land, _land, weight=3),
     ),
     weight=3,
     wrong=_wrong,

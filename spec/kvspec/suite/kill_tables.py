@@ -11,7 +11,7 @@ SURVIVED = "survived"
 
 UNEXPECTED = "(!) A law that is neither expected nor explained in the catalogue."
 
-_COLUMNS = ("source", "law expected", "law that broke", "operations", "killed", "steps")
+_COLUMNS = ("source", "law expected", "law that broke", "operations", "killed", "steps", "minimum")
 
 
 def heading(table: KillTable) -> str:
@@ -24,12 +24,16 @@ def heading(table: KillTable) -> str:
 
 
 def summary(table: KillTable) -> str:
-    """How many were killed on every seed, and which were not."""
+    """How many were killed on every seed, which were not, and how many stories are minimal."""
     killed = len(table.exhibits) - len(table.survivors)
-    if not table.survivors:
-        return f"{heading(table)}: all killed on every seed."
-    names = ", ".join(f"{row.name} ({_killed(row)})" for row in table.survivors)
-    return f"{heading(table)}: {killed} killed on every seed. Not killed on every seed: {names}."
+    text = f"{heading(table)}: all killed on every seed."
+    if table.survivors:
+        names = ", ".join(f"{row.name} ({_killed(row)})" for row in table.survivors)
+        text = f"{heading(table)}: {killed} killed on every seed. Not on every seed: {names}."
+    minimal, known = table.minimal
+    if known:
+        text += f" Of {known} stories whose true minimum is known, {minimal} are as short."
+    return text
 
 
 def unexpected(table: KillTable) -> bool:
@@ -42,7 +46,7 @@ def for_terminal(table: KillTable) -> Table:
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.add_column("fault", overflow="fold")
     for name in _COLUMNS:
-        numbers = name in ("operations", "killed", "steps")
+        numbers = name in ("operations", "killed", "steps", "minimum")
         grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in table.exhibits:
         cells = (row.name, "\n".join(row.sources) or "-", *_figures(row))
@@ -54,7 +58,7 @@ def as_markdown(table: KillTable) -> str:
     """The kill table in Markdown: a summary, and a row for each exhibit, with what is wrong."""
     lines = [summary(table), ""]
     lines.append(f"| fault | {' | '.join(_COLUMNS)} |")
-    lines.append("|---|---|---|---|---:|---:|---:|")
+    lines.append("|---|---|---|---|---:|---:|---:|---:|")
     for row in table.exhibits:
         fault = f"`{row.name}`" + (f": {row.fault}" if row.fault else "")
         sources = ", ".join(map(linked, row.sources)) or "none known"
@@ -71,7 +75,7 @@ def _figures(row: Row) -> tuple[str, ...]:
         for law, count in row.broke.items()
     ]
     shown = (", ".join(broke) or SURVIVED, _number(row.operations), _killed(row))
-    return (row.law, *shown, _number(row.length))
+    return (row.law, *shown, _number(row.length), _number(row.minimum))
 
 
 def _killed(row: Row) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Protocol
 
 import cattrs
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import Target, TargetError, target
@@ -19,6 +19,7 @@ from kvspec.engines.ledger import Ledger
 from kvspec.engines.machine import PROFILES, run_machine
 from kvspec.engines.walk import walk
 from kvspec.suite.check import explain
+from kvspec.suite.minimum import true_minimum
 from kvspec.suite.report import ExitCode
 from kvspec.traces.trace import Trace
 
@@ -26,6 +27,9 @@ ENGINES = ("machine", "walk")
 
 DEFAULT_SECONDS = 10.0
 """How long a walk looks for one fault."""
+
+MOST_STATES = 1500
+"""Through so many states the shortest story of a fault is searched for."""
 
 
 class Exhibit(Protocol):
@@ -77,7 +81,11 @@ class Kill:
 
 @frozen
 class Row:
-    """One exhibit in a kill table; a seed without a kill is one that it survived."""
+    """One exhibit in a kill table; a seed without a kill is one that it survived.
+
+    `minimum` is how many steps the shortest story has that there is, by the law that broke most
+    often; `None` where that is not known.
+    """
 
     name: str
     fault: str
@@ -86,6 +94,7 @@ class Row:
     laws: tuple[str, ...]
     seeds: int
     kills: tuple[Kill, ...]
+    minimum: int | None = None
 
     @property
     def survived(self) -> bool:
@@ -109,6 +118,14 @@ class Row:
         lengths = [kill.length for kill in self.kills if kill.length is not None]
         return median(lengths) if lengths else None
 
+    @property
+    def comparable(self) -> tuple[int, ...]:
+        """The lengths of the reduced stories whose true minimum is known: those of its law."""
+        if self.minimum is None:
+            return ()
+        law = next(iter(self.broke))
+        return tuple(k.length for k in self.kills if k.law == law and k.length is not None)
+
 
 @frozen
 class KillTable:
@@ -129,6 +146,12 @@ class KillTable:
     def survivors(self) -> tuple[Row, ...]:
         """The exhibits that survived at least one seed."""
         return tuple(row for row in self.exhibits if row.survived)
+
+    @property
+    def minimal(self) -> tuple[int, int]:
+        """How many reduced stories are as short as can be, of those where that is known."""
+        pairs = [(n, row.minimum) for row in self.exhibits for n in row.comparable]
+        return sum(length == least for length, least in pairs), len(pairs)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -172,6 +195,7 @@ def kill_table(
     engine: str = "machine",
     profile: str = "ci",
     seconds: float = DEFAULT_SECONDS,
+    most_states: int = MOST_STATES,
     timeout: float = DEFAULT_CALL_TIMEOUT,
     progress: Callable[[str, int, int], None] = _untold,
 ) -> KillTable:
@@ -179,6 +203,7 @@ def kill_table(
 
     The machine runs to the end of its `profile` or the first violation, the walk for so many
     `seconds`. The same seed gives the same table; but for a walk the clock decides what survives.
+    The shortest story of each is searched through `most_states`, or not at all for 0.
     `timeout` is in seconds a call; `progress` is told an exhibit's name, and the runs done and
     planned. Raises `TargetError` for an exhibit that cannot be run, and `NotBuilt` where its
     factory makes nothing.
@@ -203,12 +228,15 @@ def kill_table(
     museum, rows = tuple(exhibits), []
     for place, exhibit in enumerate(museum):
         tested = target(exhibit.factory, exhibit.name, timeout=timeout)
-        kills = []
+        kills, told = [], []
         for number in range(seeds):
             progress(exhibit.name, place * seeds + number, len(museum) * seeds)
-            kill = _killed(tested, seed + number, violation, timeout)
-            kills += [kill] if kill is not None else []
-        rows.append(_row(exhibit, seeds, tuple(kills)))
+            killed = _killed(tested, seed + number, violation, timeout)
+            if killed is not None:
+                kills.append(killed[0])
+                told.append(killed[1])
+        row = _row(exhibit, seeds, tuple(kills))
+        rows.append(evolve(row, minimum=_minimum(tested, row, told, most_states, timeout)))
     machine = engine == "machine"
     return KillTable(
         engine=engine,
@@ -225,7 +253,7 @@ def _killed(
     seed: int,
     violation: Callable[[Target, int, Ledger], Trace | None],
     timeout: float,
-) -> Kill | None:
+) -> tuple[Kill, Trace] | None:
     operations = 0
 
     def count(_: object) -> None:
@@ -240,7 +268,19 @@ def _killed(
         return None
     told, _ = explain(tested, trace, timeout)
     assert told.law is not None  # it is a violation
-    return Kill(seed, operations, told.law, len(told.steps) if told.reduced else None)
+    length = len(told.steps) if told.reduced else None
+    return Kill(seed, operations, told.law, length), told
+
+
+def _minimum(
+    tested: Target, row: Row, told: list[Trace], most_states: int, timeout: float
+) -> int | None:
+    """The true minimum of the law that broke most often, searched where it was told shortest."""
+    stories = [one for one in told if one.reduced and one.law == next(iter(row.broke))]
+    if not (stories and most_states):
+        return None
+    shortest = min(stories, key=lambda one: len(one.steps))
+    return true_minimum(tested, shortest, most_states, timeout)
 
 
 def _row(exhibit: Exhibit, seeds: int, kills: tuple[Kill, ...]) -> Row:

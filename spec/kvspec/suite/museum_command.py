@@ -22,7 +22,14 @@ from kvspec.driver.target import TargetError
 from kvspec.engines.machine import PROFILES
 from kvspec.engines.scratch import scratch
 from kvspec.suite import kill_tables
-from kvspec.suite.killing import DEFAULT_SECONDS, ENGINES, Exhibit, KillTable, kill_table
+from kvspec.suite.killing import (
+    DEFAULT_SECONDS,
+    ENGINES,
+    MOST_STATES,
+    Exhibit,
+    KillTable,
+    kill_table,
+)
 
 _WIDTH = 120
 """Columns of a table that goes into a file."""
@@ -66,6 +73,14 @@ def museum_command(exhibits: Iterable[Exhibit]) -> click.Command:
         help=f"How long the walk looks for each fault.  [default: {DEFAULT_SECONDS:g}]",
     )
     @click.option(
+        "--minimum-states",
+        "most_states",
+        type=click.IntRange(min=0),
+        default=MOST_STATES,
+        show_default=True,
+        help="Through how many states the shortest story of each is searched for; 0: not at all.",
+    )
+    @click.option(
         "--format",
         "form",
         type=click.Choice(["terminal", "markdown", "json"]),
@@ -87,6 +102,7 @@ def museum_command(exhibits: Iterable[Exhibit]) -> click.Command:
         engine: str,
         profile: str | None,
         seconds: float | None,
+        most_states: int,
         form: str,
         output: Path | None,
         call_timeout: float,
@@ -111,6 +127,7 @@ def museum_command(exhibits: Iterable[Exhibit]) -> click.Command:
                     engine=engine,
                     profile=profile or "ci",
                     seconds=seconds or DEFAULT_SECONDS,
+                    most_states=most_states,
                     timeout=call_timeout,
                     progress=progress,
                 )

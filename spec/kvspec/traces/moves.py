@@ -212,14 +212,16 @@ def _merge(case: Case) -> Iterator[Case]:
             if earlier.touched == later.operation.touched:
                 merged = _merged(earlier, later.operation)
                 if merged is not None:
-                    yield _without(_made(case, i, merged), j, j + 1)
+                    once = evolve(case.steps[i], operation=merged)
+                    for fault in dict.fromkeys((once.fault, later.fault)):
+                        yield _without(_stepped(case, i, evolve(once, fault=fault)), j, j + 1)
                 if later.operation.method in _GROWING:
                     break
 
 
 _GROWING = {
     "append": ("allocate", "append"),
-    "append_tokens": ("allocate_prompt", "append_tokens"),
+    "append_tokens": ("allocate_prompt", "append_tokens", "allocate"),
     "append_batch": ("append_batch",),
 }
 """What makes sequences longer, and what that can be one call with."""
@@ -230,6 +232,10 @@ def _merged(earlier: Operation, later: Operation) -> Operation | None:
     if earlier.method not in _GROWING.get(later.method, ()):
         return None
     if later.method == "append_tokens":
+        if earlier.method == "allocate":  # of nothing, and what is nothing is known
+            tokens = _tuple(later, "tokens") or ()
+            prompt = _operation("allocate_prompt", seq=later.touched[0], tokens=tokens)
+            return prompt if _number(earlier) == 0 else None
         tokens = (*(_tuple(earlier, "tokens") or ()), *(_tuple(later, "tokens") or ()))
         return _with(earlier, tokens=tokens)
     if later.method == "append":
@@ -242,8 +248,12 @@ def _number(operation: Operation) -> int:
     return dict(_lengths(operation)).get(("num_tokens", None), 0)
 
 
+_LEAVING = ("free", "swap_out")
+"""What takes a sequence off the device."""
+
+
 def _join(case: Case) -> Iterator[Case]:
-    """A sequence is not started; another does what it did besides its own, and ends once."""
+    """A sequence is not started; another does what it did besides its own, and leaves once."""
     for i, step in enumerate(case.steps):
         started = step.operation.touched
         if step.operation.subjects == started or not started:
@@ -254,7 +264,7 @@ def _join(case: Case) -> Iterator[Case]:
             joined = evolve(case, steps=(*case.steps[:i], *later))
             yield joined
             for j, end in enumerate(joined.steps):
-                if end.operation.method == "free" and end.operation.touched == (other,):
+                if end.operation.method in _LEAVING and end.operation.touched == (other,):
                     yield _without(joined, j, j + 1)
                     break
 
