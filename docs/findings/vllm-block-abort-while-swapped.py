@@ -42,6 +42,7 @@ scheduler = Scheduler(
         num_cpu_blocks=1,
         sliding_window=None,
         enable_prefix_caching=False,
+        is_attention_free=False,
     ),
     None,
 )

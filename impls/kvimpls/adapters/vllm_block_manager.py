@@ -13,7 +13,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import Factory, define
+from attrs import define
 
 from kvimpls.adapters.engines import engine
 from kvspec import Contract, Copy, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
