@@ -44,7 +44,8 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import batch, specification
-from kvspec.traces.moves import Case, moves, size
+from kvspec.traces.cases import Case, size
+from kvspec.traces.moves import moves
 from kvspec.traces.trace import from_json, to_json
 
 ALL = ("core", "sharing", "lease", "batch")

@@ -20,8 +20,9 @@ from kvspec.kernel.step import Step
 from kvspec.rooms import injection
 from kvspec.rooms.introspection import FreeBlocks, RefCount
 from kvspec.suite.check import check_allocator
+from kvspec.traces.cases import Case, size
 from kvspec.traces.export import as_pytest
-from kvspec.traces.moves import Case, moves, size
+from kvspec.traces.moves import moves
 from kvspec.traces.table import as_text
 from kvspec.traces.trace import from_json, to_json
 

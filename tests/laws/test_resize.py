@@ -31,7 +31,8 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import resize, specification
-from kvspec.traces.moves import Case, moves
+from kvspec.traces.cases import Case
+from kvspec.traces.moves import moves
 from kvspec.traces.trace import TraceError, from_json, to_json
 
 ALL = ("core", "admission", "sharing", "lease", "resize")

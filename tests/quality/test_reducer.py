@@ -35,7 +35,8 @@ from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.script import call
 from kvspec.suite.check import REPLAYS, check_allocator, explain
 from kvspec.suite.report import ExitCode
-from kvspec.traces.moves import Case, moves, size
+from kvspec.traces.cases import Case, size
+from kvspec.traces.moves import moves
 from kvspec.traces.reduce import Reducer
 from kvspec.traces.table import as_text
 from kvspec.traces.trace import to_json

@@ -260,7 +260,7 @@ def _begin(state: State, spec: "Specification", chooser: Chooser) -> Operation:
         if block is not None
         and (block in occupancy.keeps or len(occupancy.users.get(block, ())) > 1)
     ]
-    return BeginTransfer(chooser.pick((*seqs, *known * 2)), _next_lease(state))
+    return BeginTransfer(chooser.pick((*seqs, *known * 4)), _next_lease(state))
 
 
 def _can_end(state: State, spec: "Specification") -> bool:
@@ -328,10 +328,10 @@ ROOM = Room(
     facts=Leases(),
     fold=_fold,
     proposals=(
-        Proposal("begin_transfer", _can_begin, _begin),
+        Proposal("begin_transfer", _can_begin, _begin, weight=3),
         Proposal("end_transfer", _can_end, _end),
-        Proposal("leave_in_flight", _can_leave, _leave),
-        Proposal("land", _can_land, _land, weight=3),
+        Proposal("leave_in_flight", _can_leave, _leave, weight=3),
+        Proposal("land", _can_land, _land, urgent=True),
     ),
     weight=3,
     wrong=_wrong,

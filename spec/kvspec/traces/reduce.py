@@ -15,7 +15,8 @@ from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, NotBuilt
 from kvspec.engines.replay import run
 from kvspec.kernel.outcome import FULL
 from kvspec.rooms import specification
-from kvspec.traces.moves import Case, moves, size
+from kvspec.traces.cases import Case, size
+from kvspec.traces.moves import moves
 from kvspec.traces.trace import Trace
 
 

@@ -94,14 +94,6 @@ def _prompt(state: State, chooser: Chooser, length: int) -> tuple[Tokens, Any]:
 def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     known, size = _known(state), spec.geometry.block_size
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
-    if bool(state.at().idle) and chooser.pick((False, False, False, True)):
-        # All that is free, so that cached contents must be given up for it.
-        free = spec.available(state)
-        uncached = free - len(state.at().idle)
-        blocks = chooser.pick((free, uncached + 1, uncached + 2))
-        length = min(free, blocks) * size - chooser.pick((0, 0, 1))
-        tokens = (2, *(chooser.integer(0, 1) for _ in range(min(length, most) - 1)))
-        return AllocatePrompt(chooser.pick(new_ids(state)), tokens[: max(0, min(length, most))])
     if known and chooser.integer(0, 3):
         # Just at, and just beyond, what might be a hit.
         length = len(chooser.pick(known)[0]) + chooser.pick((1, 1, 0, size, size + 1))
@@ -116,6 +108,21 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
     if not known:
         key = chooser.pick(KEYS)
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens, key)
+
+
+def _can_press(state: State, spec: "Specification") -> bool:
+    return bool(state.at().idle) and room_for_another(state, spec)
+
+
+def _press(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """A new prompt for which one or two cached blocks must be given up, or all that is free."""
+    size, free = spec.geometry.block_size, spec.available(state)
+    most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
+    uncached = free - len(state.at().idle)
+    blocks = chooser.pick((uncached + 1, uncached + 1, uncached + 2, free))
+    length = min(min(free, blocks) * size - chooser.pick((0, 0, 1)), most)
+    tokens = (2, *(chooser.integer(0, 1) for _ in range(length - 1)))[:length]
+    return AllocatePrompt(chooser.pick(new_ids(state)), tokens)
 
 
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
@@ -272,9 +279,10 @@ def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[O
 
 PROPOSALS = (
     Proposal("allocate_prompt", room_for_another, _allocate, weight=5),
+    Proposal("press", _can_press, _press, weight=5),
     Proposal("append_tokens", some_live, _append, weight=2),
     Proposal("mark_written", _can_mark, _mark),
-    Proposal("publish", _can_publish, _publish, weight=8),
+    Proposal("publish", _can_publish, _publish, urgent=True),
     Proposal("lookup", _worth_asking, _ask),
     Proposal("retire", _can_retire, _retire, weight=2),
     Proposal("cut_published", _can_cut, _cut),
