@@ -8,7 +8,7 @@ line on standard error, and no traceback.
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -33,7 +33,16 @@ from kvspec.doors import (
     write,
 )
 from kvspec.driver.driver import NotBuilt
-from kvspec.driver.target import NotInstalled, Target, TargetError, load, registered, target
+from kvspec.driver.target import (
+    ENGINES,
+    GROUP,
+    NotInstalled,
+    Target,
+    TargetError,
+    load,
+    registered,
+    target,
+)
 from kvspec.engines.machine import BACKENDS, DEFAULT_BACKEND, PROFILES, missing
 from kvspec.engines.replay import replay
 from kvspec.engines.scratch import scratch
@@ -117,6 +126,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("targets", nargs=-1)
+@click.option("--engines", is_flag=True, help="Check the published engines' allocators.")
 @CONTRACT
 @click.option(
     "--profile",
@@ -141,6 +151,7 @@ def main() -> None:
 @TIMEOUT
 def check(
     targets: tuple[str, ...],
+    engines: bool,
     contract: str | None,
     profile: str,
     seed: int,
@@ -150,13 +161,16 @@ def check(
     save_traces: Path | None,
     call_timeout: float,
 ) -> None:
-    """Check TARGETS, or all registered allocators, and print the matrix.
+    """Check TARGETS, or all registered allocators but engines, and print the matrix.
 
     A target is module:factory, path/to/file.py:factory, or a registered name.
     """
     if (lacks := missing(backend)) is not None:
         raise Stop(lacks)
-    resolved, absent, failed = _resolved(targets, contract, call_timeout)
+    if engines and targets:
+        raise Stop("check: name targets, or ask for --engines, not both")
+    group = registered(ENGINES if engines else GROUP)
+    resolved, absent, failed = _resolved(targets, group, contract, call_timeout)
     writable(json_file)
     reports = []
     with scratch(), _progress() as bar:
@@ -183,7 +197,7 @@ def check(
 
 
 def _resolved(
-    named: Sequence[str], contract: str | None, timeout: float
+    named: Sequence[str], group: Mapping[str, str], contract: str | None, timeout: float
 ) -> tuple[list[Target], list[Absent], list[Absent]]:
     """The targets, those that are not installed, and those that cannot be checked.
 
@@ -192,7 +206,7 @@ def _resolved(
     resolved: list[Target] = []
     absent: list[Absent] = []
     failed: list[Absent] = []
-    for text in named or registered():
+    for text in named or group:
         try:
             resolved.append(resolve(text, contract, timeout))
         except TargetError as error:

@@ -1,7 +1,7 @@
 """Targets: from what a user names to a factory, its contract and its claim.
 
 A target is `module:factory`, `path/to/file.py:factory`, or an entry-point name of the group
-`kvspec.allocators`. Whatever stands in the way is a `TargetError` of one clear line.
+`kvspec.allocators` or `kvspec.engines`. Whatever stands in the way is a `TargetError` of one clear line.
 """
 
 import importlib
@@ -29,6 +29,7 @@ from kvspec.kernel.specification import Specification
 from kvspec.rooms import CAPABILITIES, LAWS, ROOMS, specification
 
 __all__ = [
+    "ENGINES",
     "GROUP",
     "NotInstalled",
     "Target",
@@ -41,6 +42,9 @@ __all__ = [
 ]
 
 GROUP = "kvspec.allocators"
+
+ENGINES = "kvspec.engines"
+"""The group of published engines' own allocators, which are checked where they are asked for."""
 
 
 class NotInstalled(TargetError):
@@ -91,9 +95,9 @@ def plain_geometry(contract: Contract) -> Geometry:
     return Geometry(num_blocks, block_size, max_tokens=limit)
 
 
-def registered() -> dict[str, str]:
-    """The registered allocators: entry-point names and what they name, in order of name."""
-    points = entry_points(group=GROUP)
+def registered(group: str = GROUP) -> dict[str, str]:
+    """The allocators of a group: entry-point names and what they name, in order of name."""
+    points = entry_points(group=group)
     return {point.name: point.value for point in sorted(points, key=lambda p: p.name)}
 
 
@@ -101,7 +105,7 @@ def load(text: str) -> Callable[..., Any]:
     """The factory that `text` names."""
     place, colon, attribute = text.rpartition(":")
     if not colon:
-        names = registered()
+        names = {**registered(ENGINES), **registered()}
         if text not in names:
             known = ", ".join(names) or "none"
             raise TargetError(

@@ -207,9 +207,9 @@ def _lower_values(value: int) -> Iterator[int]:
 
 def lower_two(case: Case) -> Iterator[Case]:
     """Two lengths are lowered together, where the one only made room for the other."""
-    lengths = [(i, *at) for i, step in enumerate(case.steps) for at in lengths(step.operation)]
-    for k, (i, at, value) in enumerate(lengths):
-        for j, other, more in lengths[:k]:
+    found = [(i, *at) for i, step in enumerate(case.steps) for at in lengths(step.operation)]
+    for k, (i, at, value) in enumerate(found):
+        for j, other, more in found[:k]:
             for by in range(1, min(value, more, case.geometry.block_size) + 1):
                 yield changed(changed(case, i, at, value - by), j, other, more - by)
 
@@ -247,10 +247,10 @@ def rename(case: Case) -> Iterator[Case]:
 
 def exchange(case: Case) -> Iterator[Case]:
     """From some step on, two sequences or two leases have changed places."""
-    ids = [(i, *named) for i, step in enumerate(case.steps) for named in ids(step.operation)]
-    for start, kind, later in ids:
+    every = [(i, *named) for i, step in enumerate(case.steps) for named in ids(step.operation)]
+    for start, kind, later in every:
         leases = kind[0] == "lease"
-        alike = [(i, at, id_) for i, at, id_ in ids if (at[0] == "lease") == leases]
+        alike = [(i, at, id_) for i, at, id_ in every if (at[0] == "lease") == leases]
         for earlier in sorted({id_ for _, _, id_ in alike if id_ < later}):
             names, exchanged = {earlier: later, later: earlier}, case
             for i, at, id_ in alike:
