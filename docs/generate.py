@@ -22,6 +22,7 @@ sys.path.insert(0, str(DOCS / "examples"))
 
 import faults  # noqa: E402  # a neighbour, found by the line above
 import mistakes  # noqa: E402  # the same
+import records  # noqa: E402  # beside this file
 
 from kvimpls import museum, traditional  # noqa: E402  # the same
 from kvimpls.museum import registry  # noqa: E402  # the same
@@ -458,6 +459,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "verdicts on expectations": museum_verdicts,
     "corrected records": museum_corrected,
     "records out of scope": museum_out_of_scope,
+    "engines": records.engines_table,
+    "findings": records.findings_text,
     "schemes": schemes,
     "preallocation against paged": against_paged(traditional.Preallocation),
     "contiguous against paged": against_paged(traditional.ContiguousFirstFit),

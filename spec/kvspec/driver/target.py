@@ -1,7 +1,8 @@
 """Targets: from what a user names to a factory, its contract and its claim.
 
-A target is `module:factory`, `path/to/file.py:factory`, or an entry-point name of the group
-`kvspec.allocators` or `kvspec.engines`. Whatever stands in the way is a `TargetError` of one clear line.
+A target is `module:factory`, `path/to/file.py:factory`, or an entry-point name of the groups
+`kvspec.allocators` and `kvspec.engines`. Whatever stands in the way is a `TargetError` of one
+clear line.
 """
 
 import importlib

@@ -1,0 +1,100 @@
+"""The record of what was found in published engines: it is what the suite says, and can be shown.
+
+Where an engine is not there, what needs it is skipped; `make wild` fetches all.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import records
+
+from kvspec.driver.target import ENGINES, NotInstalled, Target, registered
+from kvspec.engines.replay import replay
+from kvspec.rooms import ORDER
+from kvspec.suite.check import check_allocator
+from kvspec.suite.contracts import resolve
+from kvspec.suite.report import ExitCode
+from kvspec.traces.trace import load
+
+ALL = records.engines()
+FOUND = [finding for engine in ALL for finding in engine.findings]
+SHOWN = {finding.target for finding in FOUND}
+CLEAN = [name for engine in ALL for name in engine.targets if name not in SHOWN]
+
+findings = pytest.mark.parametrize("finding", FOUND, ids=lambda finding: finding.slug)
+
+
+def resolved(name: str, contract: str = "") -> Target:
+    """The target, if its engine is there."""
+    try:
+        return resolve(name, contract or None)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+def test_every_engine_that_is_registered_has_a_record() -> None:
+    """And nothing is recorded that is not registered."""
+    assert {name for engine in ALL for name in engine.targets} == set(registered(ENGINES))
+
+
+def test_a_finding_is_told_in_full() -> None:
+    """Each has its trace and its script, of its own engine, a law, and how it is reached."""
+    for engine in ALL:
+        for finding in engine.findings:
+            assert finding.trace.is_file(), finding.slug
+            assert finding.script.is_file(), finding.slug
+            assert finding.slug.startswith(engine.engine)
+            assert finding.target in engine.targets
+            assert finding.law in ORDER
+            assert finding.reach in ("scheduler", "public API")
+    kept = {path.stem for path in records.FINDINGS.glob("*.json")}
+    assert kept == {finding.slug for finding in FOUND}
+
+
+@findings
+def test_a_trace_breaks_its_law_again(finding: records.Finding) -> None:
+    """The reduced story, told to a fresh allocator of the engine."""
+    tested = resolved(finding.target, finding.contract)
+    trace = load(finding.trace)
+    assert trace.law == finding.law
+    assert replay(tested.make, trace).law == finding.law
+
+
+@findings
+def test_a_script_shows_it_without_kvspec(finding: records.Finding) -> None:
+    """It needs the engine's package alone, asserts what is wrong, and prints it."""
+    resolved(finding.target, finding.contract)
+    assert "kvspec" not in finding.script.read_text(encoding="utf-8").replace("KVSPEC_WILD", "")
+    run = [sys.executable, str(finding.script)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_has_no_finding_breaks_no_law(name: str) -> None:
+    """In the quick profile; `make wild` runs the default one."""
+    report = check_allocator(resolved(name), profile="quick")
+    assert report.exit_code is not ExitCode.BROKEN, report.trace and report.trace.breaches
+
+
+@pytest.mark.skipif("KVSPEC_WILD_REPORT" not in os.environ, reason="`make wild` gives the report")
+def test_the_matrix_says_what_is_recorded() -> None:
+    """By the default profile each target breaks a law that is recorded of it, or none."""
+    report = json.loads(Path(os.environ["KVSPEC_WILD_REPORT"]).read_text(encoding="utf-8"))
+    recorded = {name: set() for engine in ALL for name in engine.targets}
+    for finding in FOUND:
+        recorded[finding.target].add(finding.law if not finding.contract else "")
+    for one in report["allocators"]:
+        broken = [law for law, result in one["laws"].items() if result["verdict"] == "broken"]
+        expected = recorded[one["allocator"]]
+        assert bool(broken) == bool(expected), one["allocator"]
+        assert not broken or "" in expected or expected & set(broken), one["allocator"]
