@@ -14,8 +14,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +22,7 @@ import click
 from attrs import evolve
 from rich.console import Console
 from rich.table import Table
+from stopwatch import Stage, Stopwatch
 
 from kvimpls.reference import Reference
 from kvspec.driver.driver import Driver
@@ -94,7 +93,7 @@ def measure(steps: int, seed: int) -> dict[str, tuple[float, float]]:
     return found
 
 
-STAGES: tuple[tuple[str, Any, str], ...] = (
+STAGES: tuple[Stage, ...] = (
     ("drawing the operation", generation, "operation"),
     ("the driver: call, looks, what is foreseen", Driver, "perform"),
     ("the allocator itself", Driver, "_invoke"),
@@ -108,34 +107,15 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
 
 def stages(steps: int) -> dict[str, dict[str, float]]:
     """By claim and stage: its share of the time, without the stages within it."""
-    spent: Counter[str] = Counter()
-    within = [0]
-
-    def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            start = time.perf_counter_ns()
-            within.append(0)
-            try:
-                return work(*arguments, **keywords)
-            finally:
-                took = time.perf_counter_ns() - start
-                spent[name] += took - within.pop()
-                within[-1] += took
-
-        return run
-
-    for name, owner, attribute in STAGES:
-        setattr(owner, attribute, timed(name, getattr(owner, attribute)))
     shares = {}
     for name, claim in CLAIMS.items():
-        tested, ledger = reference(claim), Ledger()
+        tested, ledger, watch = reference(claim), Ledger(), Stopwatch()
         walk(tested, 0, WARM, ledger)
-        spent.clear()
-        start = time.perf_counter_ns()
-        walk(tested, 1, steps, ledger)
-        total = time.perf_counter_ns() - start
-        shares[name] = {stage: spent[stage] / total for stage, _, _ in STAGES}
-        shares[name]["beginning an episode, and the rest"] = 1 - sum(shares[name].values())
+        with watch.watching(STAGES):
+            start = time.perf_counter()
+            walk(tested, 1, steps, ledger)
+            total = time.perf_counter() - start
+        shares[name] = watch.shares(STAGES, total, "beginning an episode, and the rest")
     return shares
 
 

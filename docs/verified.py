@@ -7,6 +7,7 @@ one of them. The page says nothing of its own about what holds: every number in 
 
 import argparse
 import json
+import resource
 import shlex
 import subprocess
 import sys
@@ -28,7 +29,10 @@ DATE = "2026-11-30"
 """When the commands were last run."""
 
 SMALL = "--blocks 4 --seqs 2 --block-size 2"
-CACHED = "--blocks 2 --seqs 2 --block-size 1 --max-tokens 2"
+MANY = "--max-states 1000000"
+LARGE = f"--blocks 6 --seqs 3 --block-size 2 {MANY}"
+WIDE = f"--blocks 6 --seqs 2 --block-size 2 {MANY}"
+CACHED = f"--blocks 2 --seqs 2 --block-size 2 --max-tokens 2 {MANY}"
 
 COMMANDS: dict[str, str] = {
     "check-reference": "check reference",
@@ -37,21 +41,21 @@ COMMANDS: dict[str, str] = {
     "walk-reference": "walk reference --steps 200000",
     "symbolic": "symbolic",
     "alone-sharing": f"explore --spec {SMALL}",
-    "alone-rollback": "explore --spec --blocks 6 --seqs 3 --block-size 2 "
-    "--capabilities core,sharing,rollback",
-    "alone-reservation": f"explore --spec {SMALL} "
-    "--capabilities core,sharing,reservation,admission",
-    "alone-swap": f"explore --spec {SMALL} --host-blocks 4 --capabilities core,sharing,swap",
-    "alone-swap-lease": "explore --spec --blocks 2 --seqs 2 --block-size 2 --host-blocks 2 "
-    "--capabilities core,sharing,rollback,swap,lease",
-    "alone-window": f"explore --spec {SMALL} --window 3 "
+    "alone-rollback": f"explore --spec {LARGE} --capabilities core,sharing,rollback",
+    "alone-reservation": f"explore --spec {WIDE} --capabilities core,sharing,reservation,admission",
+    "alone-swap": f"explore --spec {LARGE} --host-blocks 6 --capabilities core,sharing,swap",
+    "alone-swap-lease": "explore --spec --blocks 3 --seqs 2 --block-size 2 --host-blocks 3 "
+    f"{MANY} --capabilities core,sharing,rollback,swap,lease",
+    "alone-window": f"explore --spec {LARGE} --window 3 "
     "--capabilities core,sharing,rollback,window",
-    "alone-lease": f"explore --spec {SMALL} --capabilities core,sharing,lease",
-    "alone-batch": f"explore --spec {SMALL} --capabilities core,sharing,batch",
-    "alone-resize": f"explore --spec {SMALL} --capabilities core,sharing,resize",
+    "alone-lease": "explore --spec --blocks 5 --seqs 2 --block-size 2 "
+    f"{MANY} --capabilities core,sharing,lease",
+    "alone-batch": f"explore --spec {WIDE} --capabilities core,sharing,batch",
+    "alone-resize": "explore --spec --blocks 4 --seqs 3 --block-size 2 "
+    f"{MANY} --capabilities core,sharing,resize",
     "alone-prefix": f"explore --spec {CACHED} --capabilities core,prefix",
     "reference-product": f"explore reference {SMALL} --mode product",
-    "reference-driven": "explore reference --blocks 6 --seqs 3 --block-size 2 --mode driven "
+    "reference-driven": f"explore reference {LARGE} --mode driven "
     "--capabilities core,sharing,rollback",
     "reference-introspection": f"explore reference {SMALL} --mode driven "
     "--capabilities core,reservation,admission,sharing,introspection",
@@ -66,9 +70,9 @@ COMMANDS: dict[str, str] = {
     "reference-prefix": f"explore reference {CACHED} --mode driven --capabilities core,prefix",
     "reference-injection": f"explore reference {SMALL} --mode driven "
     "--capabilities core,sharing,rollback,injection",
-    "torch-product": "explore torch_paged --blocks 2 --seqs 2 --block-size 2 --mode product",
-    "torch-product-of-4": f"explore torch_paged {SMALL} --mode product --max-states 60000",
-    "torch-driven": "explore torch_paged --blocks 6 --seqs 3 --block-size 2 --mode driven",
+    "torch-product": f"explore torch_paged {SMALL} --mode product",
+    "torch-driven": f"explore torch_paged {LARGE} --mode driven "
+    "--capabilities core,sharing,rollback",
     "torch-store": f"explore torch_paged {SMALL} --mode driven "
     "--capabilities core,sharing,rollback,store,attention",
 }
@@ -141,6 +145,7 @@ class Run(NamedTuple):
 
     command: str
     seconds: float
+    busy: float | None
     code: int
     data: dict[str, Any]
 
@@ -155,10 +160,10 @@ def run_all(only: Sequence[str]) -> None:
         text = COMMANDS[name]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "out.json"
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), _busy()
             words = [sys.executable, "-m", "kvspec.cli", *shlex.split(text), "--json", str(path)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
-            seconds = time.perf_counter() - start
+            seconds, busy = time.perf_counter() - start, _busy() - busy
             if not path.is_file():
                 raise SystemExit(f"kvspec {text}: exit code {done.returncode}\n{done.stderr}")
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -166,11 +171,18 @@ def run_all(only: Sequence[str]) -> None:
         recorded[name] = {
             "command": f"kvspec {text}",
             "seconds": round(seconds, 1),
+            "cpu_seconds": round(busy, 1),
             "exit_code": done.returncode,
         }
         print(f"{name}: {seconds:.0f} s, exit code {done.returncode}", flush=True)
     runs = {"date": DATE, "runs": {name: recorded[name] for name in COMMANDS}}
     RUNS.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+
+
+def _busy() -> float:
+    """Seconds of CPU of the commands so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_all() -> tuple[str, dict[str, Run]]:
@@ -179,7 +191,8 @@ def read_all() -> tuple[str, dict[str, Run]]:
     runs = {}
     for name, about in recorded["runs"].items():
         data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-        runs[name] = Run(about["command"], about["seconds"], about["exit_code"], data)
+        busy = about.get("cpu_seconds")
+        runs[name] = Run(about["command"], about["seconds"], busy, about["exit_code"], data)
     return recorded["date"], runs
 
 
@@ -303,7 +316,8 @@ def page() -> str:
 
 
 def _told(name: str, run: Run) -> str:
-    took = f"{run.seconds:,.0f} s with its start, exit code {run.code}."
+    busy = "" if run.busy is None else f", {run.busy:,.0f} s of CPU"
+    took = f"{run.seconds:,.0f} s with its start{busy}, exit code {run.code}."
     if name == "symbolic":
         results = run.data["results"]
         twins = sum(len(result["twins"]) for result in results)

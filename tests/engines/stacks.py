@@ -2,6 +2,7 @@
 
 import threading
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kvspec import Copy, Geometry, InvalidLength, OutOfBlocks, SequenceExists, UnknownSequence
 
@@ -112,6 +113,32 @@ class Counting(Stack):
     def _take(self, count: int) -> list[int]:
         self.calls += 1
         return super()._take(count)
+
+
+class Remembers(Stack):
+    """It finds what it has written down in a weak dictionary, as long as it is there."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.page = Page()
+        self.book = WeakValueDictionary({0: self.page})
+
+
+class Page:
+    """What is written down."""
+
+
+class Tensors(Stack):
+    """It has tensors, of which one is a view of another."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        import torch  # an extra: the other allocators here are for everybody
+
+        self.whole = torch.arange(6).view(2, 3)
+        self.across = self.whole.T[1:]
+        self.empty, self.flags = torch.zeros(0), torch.tensor([True, False])
+        self.learned = torch.ones(2, requires_grad=True)
 
 
 class Copyable(Stack):

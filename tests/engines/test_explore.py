@@ -3,10 +3,21 @@
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
-from stacks import Copyable, Counting, Forgetful, ForgetsInOneOrder, Locked, Printed, Stack
+from stacks import (
+    Copyable,
+    Counting,
+    Forgetful,
+    ForgetsInOneOrder,
+    Locked,
+    Printed,
+    Remembers,
+    Stack,
+    Tensors,
+)
 
 from kvimpls.museum import registry
 from kvimpls.reference import Reference
@@ -265,6 +276,53 @@ def test_a_copy_shares_nothing_with_what_it_is_a_copy_of():
         call = spec.kinds["allocate"](0, 1)
         for other in (first, second, driver, way.again(kept, ())):
             assert other.perform(call, spec.initial(), FULL).answer.kind == "done"
+
+
+def copy_of(kind: type, spec: Specification) -> tuple[Any, Any]:
+    """An allocator, and its copy."""
+    driver = Driver(kind, spec)
+    way = copies(driver)
+    assert isinstance(way, Pickled)
+    return driver.held(())[0], way.again(way.keep(driver, ()), ()).held(())[0]
+
+
+def test_what_a_weak_dictionary_finds_is_copied_with_the_rest():
+    """A deep copy of it would find what the original has."""
+    made, other = copy_of(Remembers, specification(Geometry(2, 2), Contract(), SHARING))
+    assert other.book[0] is other.page
+    assert other.page is not made.page
+
+
+def test_tensors_are_copied_with_the_memory_that_they_share():
+    """A view of a tensor is one of the copy, whatever its type, shape and strides."""
+    torch = pytest.importorskip("torch", reason="torch is an extra")
+
+    made, other = copy_of(Tensors, specification(Geometry(2, 2), Contract(), SHARING))
+    for name in ("whole", "across", "empty", "flags", "learned"):
+        mine, theirs = getattr(made, name), getattr(other, name)
+        assert torch.equal(mine, theirs)
+        assert (mine.dtype, mine.stride()) == (theirs.dtype, theirs.stride())
+    other.across[0, 0] = 9
+    assert other.whole.tolist() == [[0, 9, 2], [3, 4, 5]]
+    assert made.whole.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert other.learned.requires_grad
+
+
+@pytest.mark.parametrize("contract", [Contract(), Contract(reservation=Unspecified())], ids=repr)
+def test_states_that_plainly_stay_the_same_are_not_compared(contract, monkeypatch):
+    """With every state compared there are as many, alone, over the product and up to names."""
+
+    def counted() -> list[tuple[int, int, int]]:
+        geometry, searches = Geometry(2, 2), []
+        searches += explore_specification(geometry, 2, contract=contract).searches
+        for way in ("product", "driven"):
+            report = explore_allocator(Reference, geometry, 2, contract=contract, way=way)
+            searches += report.searches
+        return [(found.states, found.transitions, found.answered) for found in searches]
+
+    before = counted()
+    monkeypatch.setattr("kvspec.engines.explore.stays", lambda step: False)
+    assert counted() == before
 
 
 @pytest.mark.parametrize("kind", [Printed, Copyable, Locked])

@@ -1,6 +1,7 @@
 """The torch allocator: where its state lives, and what the K/V data in it go through."""
 
 from itertools import chain
+from random import Random
 
 import numpy as np
 import pytest
@@ -1369,3 +1370,117 @@ def test_a_checkpoint_changes_no_answer():
         return answers
 
     assert played(None) == played(lambda point: None)
+
+
+# ------------------------------------------------------------------------------ its fingerprint
+
+
+def calls(pool, leases, ids=(0, 1)):
+    """Every call that one might try next, by name, as a function of a pool and its leases."""
+    found = {}
+
+    def one(name, *arguments):
+        found[name, *arguments] = lambda pool, leases: getattr(pool, name)(*arguments)
+
+    for seq in ids:
+        for tokens in range(4):
+            for name in ("allocate", "append", "truncate", "mark_written"):
+                one(name, seq, tokens)
+        for name in ("free", "swap_out", "swap_in"):
+            one(name, seq)
+        for prompt in ((1, 1, 1), (1, 1, 2)):
+            one("allocate_prompt", seq, prompt, "a")
+            one("append_tokens", seq, prompt[:2])
+        found["begin_transfer", seq] = lambda pool, leases, seq=seq: leases.append(
+            pool.begin_transfer(seq)
+        )
+    for parent, child in ((0, 1), (1, 0)):
+        one("fork", parent, child)
+    one("append_batch", ids, 1)
+    one("lookup", (1, 1, 1, 1), "a")
+    one("reset_prefix_cache")
+    one("resize", 3)
+    one("resize", 4)
+    if leases:
+        found[("end_transfer",)] = lambda pool, leases: pool.end_transfer(leases.pop(0))
+    return found
+
+
+def told(story):
+    """A fresh pool with its open leases after a story, and what the last call was answered."""
+    pool, leases, answer = TorchPaged(Geometry(4, 2, num_host_blocks=2), device="cpu"), [], None
+    for call in story:
+        try:
+            answer = call(pool, leases)
+        except AllocatorError as error:
+            answer = type(error)
+    return pool, leases, answer
+
+
+def shown(pool, leases):
+    """The fingerprint, and the blocks of the leases, which are the caller's."""
+    return repr((pool.fingerprint(), [lease.blocks[0].tolist() for lease in leases]))
+
+
+def left_out(pool):
+    """What makes no difference: what lay on the stack, the clock, and the numbers of the rows."""
+    [blocks] = pool._pools
+    rows = [(seq, state.row) for seq, state in sorted(pool._sequences.items())]
+    return blocks.stack[blocks.top :].tolist(), blocks.clock, rows
+
+
+def test_pools_with_the_same_fingerprint_go_on_alike():
+    """Whatever is called next is answered the same, and leads to the same fingerprint again."""
+    random, known, compared = Random(7), {}, 0
+    for _ in range(150):
+        story = []
+        for _ in range(16):
+            pool, leases, _ = told(story)
+            other = known.setdefault(shown(pool, leases), story)
+            if compared < 60 and left_out(told(other)[0]) != left_out(pool):
+                compared += 1
+                for name, call in calls(pool, leases).items():
+                    ends = [told([*one, call]) for one in (story, other)]
+                    (mine, left, said), (theirs, kept, heard) = ends
+                    assert said == heard, name
+                    assert shown(mine, left) == shown(theirs, kept), name
+            ahead = [*calls(pool, leases).values()]
+            random.shuffle(ahead)
+            right = (call for call in ahead if not isinstance(told([*story, call])[2], type))
+            story = [*story, next(right)]
+    assert compared == 60
+
+
+CACHED = [
+    ("allocate_prompt", 2, (1, 1)),
+    ("mark_written", 2, 2),
+    ("allocate_prompt", 3, (2, 2)),
+    ("mark_written", 3, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # The order of the free blocks.
+        ([("free", 0), ("free", 1)], [("free", 1), ("free", 0)]),
+        ([("append", 0, 1)], [("append", 1, 1)]),
+        ([("truncate", 0, 1)], [("truncate", 0, 0)]),
+        ([("mark_written", 0, 1)], [("mark_written", 0, 2)]),
+        # What is cached, and in which order what nobody uses goes.
+        ([*CACHED[:1]], [*CACHED[:2]]),
+        ([*CACHED, ("free", 2), ("free", 3)], [*CACHED, ("free", 3), ("free", 2)]),
+        ([("begin_transfer", 0)], [("begin_transfer", 1)]),
+        ([("write", 0, 0, [[1.0] * 32])], [("write", 0, 0, [[2.0] * 32])]),
+    ],
+)
+def test_pools_that_may_go_on_differently_have_other_fingerprints(first, second):
+    prints = []
+    for calls_ in (first, second):
+        pool = TorchPaged(Geometry(5, 2), device="cpu")
+        pool.allocate(0, 2)
+        pool.allocate(1, 2)
+        for name, *arguments in calls_:
+            getattr(pool, name)(*arguments)
+        prints.append(repr(pool.fingerprint()))
+    assert prints[0] != prints[1]

@@ -79,6 +79,31 @@ class Base:
         self._sequences: dict[int, Sequence] = {}
         self._spare = list(range(len(self._groups[0].entries)))  # rows without a sequence
 
+    def fingerprint(self) -> tuple[object, ...]:
+        """All that decides what comes next: two with the same go on alike, whatever is called.
+
+        So it has the order of the free blocks, and not the clock; and the rows of the tables in
+        the order of the sequences that have them, then of those that will get them, and not their
+        numbers. Leases are the caller's: of them it has the counts.
+        """
+        live = sorted(self._sequences.items())
+        rows = [*[state.row for _, state in live], *self._spare]
+        known = [
+            (
+                seq,
+                (state.length, state.limit, state.gone, state.written, state.marked),
+                (state.swapped, state.epoch == self._index.epoch, state.tokens),
+            )
+            for seq, state in live
+        ]
+        return (
+            known,
+            self._index.fingerprint([state.chain for _, state in live]),
+            [pool.fingerprint() for pool in (*self._pools, self._host)],
+            [tables.entries[rows].tolist() for tables in self._groups],
+            None if self._store is None else self._store.fingerprint(),
+        )
+
     # Checks: everything that can be refused comes before the first change.
 
     def _find(self, seq: int) -> Sequence:

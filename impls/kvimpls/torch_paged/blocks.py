@@ -170,6 +170,23 @@ class BlockPool:
         self.since = resized(self.since, size, _NOT_IDLE)
         self.size = size
 
+    def fingerprint(self) -> tuple[object, ...]:
+        """All that decides what comes next.
+
+        That is the order in which blocks became idle, but not when; and nothing above the top of
+        the stack, which is overwritten before it is read.
+        """
+        idle = torch.nonzero(self.since != _NOT_IDLE).flatten()
+        return (
+            self.size,
+            (self.cached, self.idle),
+            self.stack[: self.top].tolist(),
+            self.users.tolist(),
+            self.leases.tolist(),
+            self.published.tolist(),
+            idle[self.since[idle].argsort()].tolist(),
+        )
+
     def _evict(self, need: int) -> None:
         """Free the `need` blocks that have been idle longest."""
         waiting = torch.where(self.since == _NOT_IDLE, _NEVER, self.since)

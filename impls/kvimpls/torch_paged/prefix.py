@@ -7,7 +7,7 @@ that could collide, and comparing two is comparing two pointers. A node lives as
 sequence, a cached block or a longer node refers to it.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -92,6 +92,24 @@ class PrefixIndex:
         self.remove(list(self._cached))
         self._journal.keep_fields(self, "epoch")
         self.epoch += 1
+
+    def fingerprint(self, chains: Iterable[Sequence[Content]]) -> tuple[object, ...]:
+        """All that decides what comes next: what is cached where, and what each of `chains` is.
+
+        A chain begins with its root. Contents that no block has are found and missed alike,
+        whether or not anything refers to them.
+        """
+        edges = {node: edge for edge, node in self._tree.items()}
+
+        def path(content: Content | None) -> tuple[Hashable, ...]:
+            found: list[Hashable] = []
+            while content is not None:
+                content, part = edges[content]
+                found.append(part)
+            return tuple(reversed(found))
+
+        cached = sorted((block, path(content)) for block, content in self._cached.items())
+        return cached, [(len(chain), path(chain[-1])) for chain in chains]
 
     def _node(self, shorter: Content | None, edge: Hashable) -> Content:
         """The node at the end of an edge, which there may not have been."""

@@ -116,6 +116,10 @@ class Store:
         self._journal.keep_fields(self, "slots")
         self.slots = resized(self.slots, blocks * self._block_size, 0)
 
+    def fingerprint(self) -> tuple[object, ...]:
+        """All that decides what comes next: every row."""
+        return tuple(slots.cpu().numpy().tobytes() for slots in (self.slots, self.host_slots))
+
     def _by_block(self, slots: Tensor) -> Tensor:
         """Slots, a view of shape `(blocks, block_size * width)`."""
         return slots.view(-1, self._block_size * slots.shape[1])

@@ -15,6 +15,7 @@ from kvspec.geometry import Place
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, Holder, Sequence, State, TableOf
+from kvspec.kernel.step import Step
 
 _UNNAMED = 2**31
 
@@ -78,6 +79,27 @@ def exactly(state: State, spec: Specification) -> Hashable:
     """
     # Leases are told apart by their age: they are held in the order in which they began.
     return _told(state, spec, _OWN, _others(state)), _contents(state)
+
+
+def stays(step: Step) -> bool:
+    """Whether what matters after a step is plainly what mattered before it.
+
+    That is so of nearly all refusals and wrong calls. False where it takes a comparison to know.
+    """
+    before, after = step.before, step.after
+    if not (
+        before.sequences is after.sequences
+        and before.holds is after.holds
+        and before.contents is after.contents
+        and before.pools is after.pools
+        and before.slices is after.slices
+    ):
+        return False
+    # With the same facts the call is expected to end as before, so that it is known whether it
+    # bears on what comes that it was refused.
+    if before.refused is not None and before.refused != step.operation:
+        return False
+    return (before.refused is None and after.refused is None) or not step.expected.done
 
 
 def _past(one: Sequence, spec: Specification) -> tuple[Any, ...]:

@@ -39,6 +39,61 @@ _CANNOT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, Valu
 """What pickle and copy raise for objects that they do not know how to copy."""
 
 
+class _Keeper(pickle.Pickler):
+    """A pickler that also knows the weak dictionaries of Python and, quicker than torch, tensors.
+
+    `copy.deepcopy` lets the copy of a weak dictionary have the values of the original.
+    """
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._storages: dict[int, _Storage] = {}
+
+    def reducer_override(self, thing: Any) -> Any:
+        kind = type(thing)
+        if kind is WeakValueDictionary or kind is WeakKeyDictionary:
+            return kind, (), None, None, iter(list(thing.items()))
+        # Nothing here imports torch for it.
+        torch = sys.modules.get("torch")
+        if torch is None or kind is not torch.Tensor or not _plain(torch, thing):
+            return NotImplemented
+        memory = thing.untyped_storage()
+        # Tensors that are views of one memory are so in the copy.
+        storage = self._storages.setdefault(memory.data_ptr(), _Storage(memory))
+        place = thing.storage_offset(), tuple(thing.shape), thing.stride()
+        return _tensor, (storage, thing.dtype, *place)
+
+
+class _Storage:
+    """The memory of a tensor in the main memory."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        torch = sys.modules["torch"]
+        numbers = torch.empty(0, dtype=torch.uint8).set_(self._memory)
+        return _storage, (numbers.numpy().tobytes(),)
+
+
+def _plain(torch: Any, tensor: Any) -> bool:
+    """Whether there is nothing to a tensor but numbers in the main memory."""
+    simple = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return simple and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+
+
+def _storage(numbers: bytes) -> Any:
+    torch = sys.modules["torch"]
+    if not numbers:
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer(bytearray(numbers), dtype=torch.uint8).untyped_storage()
+
+
+def _tensor(storage: Any, dtype: Any, offset: int, shape: Any, stride: Any) -> Any:
+    torch = sys.modules["torch"]
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+
+
 @frozen
 class Pickled:
     """Copies by pickle: quick, and the same bytes are the fingerprint."""
@@ -48,9 +103,11 @@ class Pickled:
     def keep(self, driver: Driver, names: Sequence[int]) -> bytes:
         """The bytes."""
         try:
-            return pickle.dumps(driver.held(names), pickle.HIGHEST_PROTOCOL)
+            stream = io.BytesIO()
+            _Keeper(stream).dump(driver.held(names))
         except _CANNOT as error:
             raise Uncopied(str(error)) from None
+        return stream.getvalue()
 
     def again(self, kept: bytes, names: Sequence[int]) -> Driver:
         """What the bytes hold."""
@@ -123,7 +180,11 @@ class Prints:
         return self.what == PICKLE
 
     def of(self, driver: Driver, names: Sequence[int]) -> bytes:
-        """The fingerprint of the driver's allocator, and of the handles of `names`."""
+        """The fingerprint of the driver's allocator.
+
+        By pickle also of the handles of `names`; a method of its own is to know what it needs of
+        what it gave away.
+        """
         held = driver.held(names)
         if not self.pickles:
             return repr(held[0].fingerprint()).encode()

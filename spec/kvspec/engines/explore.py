@@ -17,7 +17,7 @@ from attrs import define, evolve, field, frozen
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target
 from kvspec.driver.watchdog import watching
-from kvspec.engines.alike import exactly, up_to_names
+from kvspec.engines.alike import exactly, stays, up_to_names
 from kvspec.engines.copies import Copies, Prints, Seen
 from kvspec.engines.exploration import (
     ALONE,
@@ -68,7 +68,9 @@ def explore_alone(
         if breaches:
             steps = list(_told(scope, found.story(parent, move)))
             found.trace = trace_of(scope, name, steps, breaches)
-        number = seen.number(_bytes(up_to_names(step.after, spec)))
+        number = parent
+        if not stays(step):
+            number = seen.number(_bytes(up_to_names(step.after, spec)))
         found.answers(number, step)
         if number == found.states:
             found.reached(parent, (move,))
@@ -191,7 +193,7 @@ class _Search:
         state, driver = spec.initial(), Driver(self.target.make, spec, self.timeout)
         found.reached(0, ())
         found.answers(0, None)
-        root = self._node(0, (), state, driver)
+        root = self._node(0, (), state, driver, True)
         self.queue.append(root)
         if self.kinds.new(state):
             self._try(root, self.scope.wrong_calls(state))
@@ -237,7 +239,8 @@ class _Search:
         # A wrong call that is answered as it must be leaves what was seen before.
         before, first = self.found.states, not step.expected.errors
         first = first and self.kinds.new(step.after, step)
-        after = self._node(parent, moves, step.after, driver, first)
+        same = node if stays(step) else None
+        after = self._node(parent, moves, step.after, driver, first, same)
         self.found.answers(after.number, step)
         if after.number == before:
             self.found.reached(parent, moves)
@@ -248,20 +251,33 @@ class _Search:
         return after
 
     def _node(
-        self, parent: int, moves: tuple[Move, ...], state: State, driver: Driver, keep: bool = True
+        self,
+        parent: int,
+        moves: tuple[Move, ...],
+        state: State,
+        driver: Driver,
+        keep: bool,
+        same: _Node | None = None,
     ) -> _Node:
-        """The node of the state, and of the allocator's internals, with its number."""
-        names, spec = _handles(state), self.scope.spec
-        if self.prints is None:
-            known = self.seen.count
+        """The node of the state, and of the allocator's internals, with its number.
+
+        `same` is a node in whose state the same matters. The allocator is kept where the node is
+        new, or where `keep` says so.
+        """
+        names, spec, known = _handles(state), self.scope.spec, self.seen.count
+        kept = inside = None
+        if self.prints is not None:
+            if self.prints.pickles:
+                kept = self._keep(driver, names)
+            inside = kept if isinstance(kept, bytes) else self.prints.of(driver, names)
+        if same is not None and same.inside == inside:
+            number = same.number
+        elif inside is None:
             number = self.seen.number(_bytes(up_to_names(state, spec)))
-            kept = self._keep(driver, names) if keep or number == known else None
-            return _Node(parent, moves, number, state, kept)
-        kept = self._keep(driver, names)
-        inside = kept if isinstance(kept, bytes) and self.prints.pickles else None
-        if inside is None:
-            inside = self.prints.of(driver, names)
-        number = self.seen.number(_bytes(exactly(state, spec)), inside)
+        else:
+            number = self.seen.number(_bytes(exactly(state, spec)), inside)
+        if kept is None and (keep or number == known):
+            kept = self._keep(driver, names)
         return _Node(parent, moves, number, state, kept, inside)
 
     def _keep(self, driver: Driver, names: tuple[int, ...]) -> Any:
