@@ -153,9 +153,14 @@ class KVBoostPool:
         """One query over all tokens of `seq`, by `paged_attention_fwd`."""
         sequence = self.sequences[seq]
         heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, _HEADS, 1, _HEAD_DIM)
-        output = _paged_attn.paged_attention_fwd(
-            heads, self.allocator, [sequence.block_table], [sequence.seq_len_in_pool], layer=0
-        )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so few numbers are not worth waking the others for
+        try:
+            output = _paged_attn.paged_attention_fwd(
+                heads, self.allocator, [sequence.block_table], [sequence.seq_len_in_pool], layer=0
+            )
+        finally:
+            torch.set_num_threads(threads)
         values: npt.NDArray[Any] = output.reshape(_HEADS, _HEAD_DIM).numpy()
         return values
 
