@@ -102,6 +102,18 @@ class Sizes:
         ahead = {"exact": 1, "early": added, "late": 0}[self.contract.window_release]
         return whole_blocks(length + ahead - window, self._block_sizes[group])
 
+    def released_before_a_hit(self, num_tokens: int) -> tuple[int, ...]:
+        """How many leading entries a hit of so many tokens may leave out, the fewest first.
+
+        Those that its last token does not see or, where the contract leaves a token to compute,
+        which is then the first that looks back, those that this one does not see.
+        """
+        window, last = self.layout[0].window, num_tokens + self.contract.leave_one
+        if window is None:
+            return (0,)
+        ends = range(num_tokens, last + 1)
+        return tuple(whole_blocks(end - window, self._block_sizes[0]) for end in ends)
+
     def fits(self, state: State, need: Need, target: int) -> bool:
         """Whether there are free blocks for `need`, and where placement matters a hole for them.
 

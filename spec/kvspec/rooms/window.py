@@ -92,6 +92,14 @@ def _released_now(step: Step, table: TableOf) -> tuple[int, str]:
     )
 
 
+def _most_before_a_hit(step: Step, table: TableOf) -> int:
+    """How many leading entries the step may release of a sequence that begins with a hit."""
+    for event in step.events:
+        if isinstance(event, Inherited) and event.seq == table.seq:
+            return max(step.spec.released_before_a_hit(event.num_tokens))
+    return 0
+
+
 def _window(step: Step) -> str | None:
     for seq in step.after.sequences:
         for table in step.after.homes(seq):
@@ -107,6 +115,8 @@ def _misreleased(step: Step, table: TableOf) -> str | None:
     if gone == due:
         return None
     if before is not None and step.released_anyway(table, entries):
+        return None
+    if before is None and gone == frozenset(range(_most_before_a_hit(step, table))):
         return None
     told = (
         f"{table_name(table)} {_released_now(step, table)[1]}; the table was "

@@ -101,9 +101,15 @@ class Facts:
     def _lost(self, *contents: Contents) -> tuple[Contents, ...]:
         return tuple(dict.fromkeys((*self.lost, *contents)))[-_MOST_LOST:]
 
-    def forgetting(self) -> "Facts":
-        """The facts after a reset: nothing is cached, and who lives publishes nothing any more."""
-        authors = {seq: evolve(author, publishes=False) for seq, author in self.authors.items()}
+    def forgetting(self, unused: bool) -> "Facts":
+        """The facts after a reset: nothing is cached, and who lives publishes nothing any more.
+
+        Where it is refused while blocks are in use, who lives has computed nothing yet, and may.
+        """
+        authors = {
+            seq: evolve(author, publishes=unused and author.publishes, prompted=False)
+            for seq, author in self.authors.items()
+        }
         return Facts(authors=authors, lost=self._lost(*dict.fromkeys(self.published.values())))
 
     def evicted_first(self, block: int) -> tuple[int, int, int]:
@@ -226,7 +232,7 @@ def _folded(facts: Facts, state: State, event: Event, spec: "Specification") -> 
         case Looked(tokens, key, num_tokens):
             return _decided(facts, tokens, key, num_tokens, spec)
         case Reset():
-            return facts.forgetting()
+            return facts.forgetting(unused=spec.contract.reset_when_used == "refused")
         case _:
             return facts
 

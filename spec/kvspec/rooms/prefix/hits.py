@@ -1,12 +1,12 @@
 """How much of a prompt must be found in the cache, how much may be, and what the rest needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from kvspec.contract import History
-from kvspec.geometry import first_in_window, table_index, whole_blocks
+from kvspec.geometry import whole_blocks
 from kvspec.kernel.state import State
 from kvspec.rooms.prefix.facts import Facts, facts_of
 from kvspec.rooms.prefix.identity import Contents, Tokens, chain
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Hit:
     """A hit of `num_tokens`, and how many blocks the prompt then needs that are free now.
 
-    `least` and `most` differ where one of several blocks with the same contents may be taken, of
+    Its first `gone` entries are released, since the window needs them no more. `least` and `most`
+    differ where one of several blocks with the same contents may be taken, of
     which some have users and some have none.
     """
 
     num_tokens: int
     least: int
     most: int
+    gone: int
 
 
 @frozen
@@ -47,14 +49,16 @@ def found(
         there and contents not in facts.doubtful and not spec.contract.forgets
         for there, contents in zip(may, run, strict=True)
     ]
-    window = spec.geometry.window
-    return Found(must=_longest(must, size, window), may=_longest(may, size, window))
+    return Found(
+        must=_longest(must, size, lambda number: spec.released_before_a_hit(number)[0]),
+        may=_longest(may, size, lambda number: spec.released_before_a_hit(number)[-1]),
+    )
 
 
-def _longest(there: list[bool], size: int, window: int | None) -> int:
-    """The most tokens of which every block is there that their window needs."""
+def _longest(there: list[bool], size: int, gone: Callable[[int], int]) -> int:
+    """The most tokens of which every block is there, but for those `gone` before the window."""
     for count in range(len(there), 0, -1):
-        if all(there[table_index(first_in_window(count * size, window), size) : count]):
+        if all(there[gone(count * size) : count]):
             return count * size
     return 0
 
@@ -67,20 +71,21 @@ def usable(spec: "Specification", num_tokens: int) -> int:
 
 def hits(state: State, spec: "Specification", tokens: Tokens, key: Any) -> Iterator[Hit]:
     """The hits that a prompt may have, the longest first."""
-    size, window, facts = spec.geometry.block_size, spec.geometry.window, facts_of(state)
+    size, facts = spec.geometry.block_size, facts_of(state)
     whole = found(state, spec, tokens, key, usable(spec, len(tokens)))
     run = list(chain(tokens, key, size))
     past = History(len(tokens), None, len(tokens), 0, spec.geometry.max_tokens)
     total = spec.least(past)
     for count in range(whole.may // size, whole.must // size - 1, -1):
-        first = table_index(first_in_window(count * size, window), size)
-        if all(facts.blocks_of(contents) for contents in run[first:count]):
-            revived = [_revived(state, facts, contents) for contents in run[first:count]]
-            yield Hit(
-                count * size,
-                total - count + sum(least for least, _ in revived),
-                total - count + sum(most for _, most in revived),
-            )
+        for gone in sorted({*spec.released_before_a_hit(count * size)}):
+            if all(facts.blocks_of(contents) for contents in run[gone:count]):
+                revived = [_revived(state, facts, contents) for contents in run[gone:count]]
+                yield Hit(
+                    count * size,
+                    total - count + sum(least for least, _ in revived),
+                    total - count + sum(most for _, most in revived),
+                    gone,
+                )
 
 
 def _revived(state: State, facts: Facts, contents: Contents) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from kvspec.contract import Contract
-from kvspec.geometry import first_in_window, whole_blocks
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
 from kvspec.kernel.perturb import other_asked, other_number, other_table
@@ -102,7 +101,7 @@ def _missing(step: Step, tokens: Tokens, key: object, right: Found) -> str:
 def _adopted(step: Step, operation: AllocatePrompt) -> str | None:
     """Where the entries of a hit have not the contents that they were found for."""
     size, number = step.spec.geometry.block_size, step.answer.number
-    gone = whole_blocks(first_in_window(number, step.spec.geometry.window), size)
+    gone, *others = step.spec.released_before_a_hit(number)
     table, known = step.after.table(operation.seq), marks(operation.tokens, key_name(operation.key))
     contents = facts_of(step.before).published
     name = sequence_name(operation.seq)
@@ -114,6 +113,8 @@ def _adopted(step: Step, operation: AllocatePrompt) -> str | None:
                     f"entry {i} of {name} lies wholly before the window of the {number} tokens "
                     f"that were cached, and must be released; it is block {block}."
                 )
+        elif block is None and i < max(others, default=0):
+            continue
         elif block is None or contents.get(block) != wanted:
             return (
                 f"the first {plural(number, 'token')} of {name} were cached, but block {block} "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
-from kvspec.geometry import blocks_for, first_in_window, whole_blocks
+from kvspec.geometry import blocks_for
 from kvspec.kernel.events import Event, Grew, Inherited, Started, Written
 from kvspec.kernel.growth import growth, growths
 from kvspec.kernel.operation import (
@@ -103,10 +103,9 @@ class AllocatePrompt(SequenceOperation):
 
     def _taken(self, state: State, spec: "Specification", hit: Hit) -> Iterator[Entries]:
         """The entries that a hit takes over: `None` where the window needs no block."""
-        size, window = spec.geometry.block_size, spec.geometry.window
-        facts, run = facts_of(state), list(chain(self.tokens[: hit.num_tokens], self.key, size))
-        gone = whole_blocks(first_in_window(hit.num_tokens, window), size)
-        yield from product(*([None] * (i < gone) or facts.blocks_of(c) for i, c in enumerate(run)))
+        size, facts = spec.geometry.block_size, facts_of(state)
+        run = enumerate(chain(self.tokens[: hit.num_tokens], self.key, size))
+        yield from product(*([None] * (i < hit.gone) or facts.blocks_of(c) for i, c in run))
 
 
 @frozen
