@@ -89,13 +89,14 @@ def _finding(finding: Finding) -> str:
         "public API": "Through the public API; no code of the engine was seen to come there.",
     }[finding.reach]
     told = as_text(load(finding.trace), width=WIDTH)
+    script = f"findings/{finding.slug}.py"
     return "\n\n".join(
         (
             f"#### {finding.title}",
             f"`{command}`: **{finding.law}**. {reach}",
             _paragraphs(finding.why),
             f"```text\n{told.rstrip()}\n```",
-            f"Without kvspec: [`python docs/findings/{finding.slug}.py`](findings/{finding.slug}.py)",
+            f"Without kvspec: [`python docs/{script}`]({script})",
         )
     )
 

@@ -8,8 +8,6 @@ sequences get it. Only through the public API: `CPUPagedEngine._decode_with_kv` 
 function, but `generate` does not reach it (see kvboost-cached-prompt-kept).
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

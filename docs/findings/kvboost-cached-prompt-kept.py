@@ -10,8 +10,6 @@ nobody takes back: an eviction leaves the blocks in use for ever. Only through
 which `CPUPagedEngine` does not take (3).
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 import warnings

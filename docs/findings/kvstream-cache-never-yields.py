@@ -9,8 +9,6 @@ admitted, although no request runs.
 The script runs the engine's own loop, `KVStreamEngine.generate`, with a backend of its own.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import asyncio
 import os
 import sys

@@ -11,8 +11,6 @@ under the hash of the prompt, a third request is told that it has 32 tokens cach
 is not full it writes its own tokens into it: two sequences share a page that both write.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import asyncio
 import os
 import sys

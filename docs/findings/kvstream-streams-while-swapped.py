@@ -11,8 +11,6 @@ The script runs the scheduler's own iterations as for a backend that supports ha
 (`allow_preemption`), and `append_slot` as `generate` calls it.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import asyncio
 import os
 import sys

@@ -9,8 +9,6 @@ the llama.cpp backend): the sequence stays in `running` with pages of both tiers
 page goes to the next request.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import asyncio
 import os
 import sys

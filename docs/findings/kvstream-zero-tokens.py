@@ -8,8 +8,6 @@ The scheduler does this for an empty prompt, which is shown as well: `generate("
 tokens, `schedule` allocates, and `generate` calls `append_slot` for each token.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import asyncio
 import os
 import sys

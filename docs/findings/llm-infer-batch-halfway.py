@@ -7,8 +7,6 @@ new token already, for which it has no slot. Reached by the serving loop itself:
 decodes from that token with the position, and so the slot, of the one before.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path
@@ -28,7 +26,7 @@ for name, has in {"": (), ".log": ("Logger",), ".time": ("delta_str", "start")}.
     vars(module).update(dict.fromkeys(has, object))  # its logging and timing
 
 from llm_infer.engines.native.engine import InferenceEngine
-from llm_infer.engines.native.kv_cache import BlockPool, SequenceKVCache
+from llm_infer.engines.native.kv_cache import BlockPool
 from llm_infer.serving.dispatch.handlers.bounded import BoundedQueueHandler
 from llm_infer.serving.dispatch.types import Request
 
@@ -82,5 +80,7 @@ except RuntimeError as error:
 assert state() == [(17, 3), (16, 3), (16, 2)]
 engine.free_request(handler.running.pop("c").engine_request)
 handler.step()
-print(f"c is gone; the next step writes a and b at {positions[-1]}, and b at {positions[-2][1]} before")
+print(
+    f"c is gone; the next step writes a and b at {positions[-1]}, and b at {positions[-2][1]} before"
+)
 assert positions[-2][1] == positions[-1][1] == 15

@@ -8,8 +8,6 @@ no block for those that fit. `InferenceEngine.generate` loses them in the same w
 before its `try`.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

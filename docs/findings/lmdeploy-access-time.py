@@ -12,8 +12,6 @@ evicted first.
 Needed are the Python files of lmdeploy==0.18.0, and numpy, torch and transformers; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 import time

@@ -10,8 +10,6 @@ Reached through the engine's own scheduler.
 Needed are the Python files of lmdeploy==0.18.0, and numpy, torch and transformers; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -17,8 +17,6 @@ requests with one prompt, greedy decoding, and a pool in which one of them is pr
 Needed are the Python files of lmdeploy==0.18.0, and numpy, torch and transformers; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

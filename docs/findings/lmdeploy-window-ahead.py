@@ -16,8 +16,6 @@ case needs more required tokens in a step than a block holds (draft tokens, with
 Needed are the Python files of lmdeploy==0.18.0, and numpy, torch and transformers; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

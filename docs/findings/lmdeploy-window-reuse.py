@@ -13,8 +13,6 @@ Reached through the public API. The engine's scheduler asks `RecomputeEvictionHe
 Needed are the Python files of lmdeploy==0.18.0, and numpy, torch and transformers; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

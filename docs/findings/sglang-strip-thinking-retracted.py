@@ -19,8 +19,6 @@ prefill after the retraction, checkpoint, finish.
 Needed are the Python files of sglang==0.5.23, and torch, transformers and msgspec; no model.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import importlib.machinery
 import os
 import sys

@@ -8,8 +8,6 @@ Within the package `copy_on_write` is called by the demo only (experiment 3), af
 without contents; the engine's own loop shares nothing. So this is reachable through the public API.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ block before its last one is full, and is refused where it needs none.
 no append refused. This is reachable through the public API.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

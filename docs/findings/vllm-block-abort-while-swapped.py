@@ -10,7 +10,6 @@ gets its object back.
 The script drives V0's own `Scheduler`: its `_swap_out`, then its `abort_seq_group`, as for a client
 that disconnects while its request is swapped out, then its `_swap_out` of another request.
 """
-# ruff: noqa: E402 (the package has to be found first)
 
 import os
 import sys

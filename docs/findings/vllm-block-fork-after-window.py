@@ -10,7 +10,6 @@ another sequence, which becomes part of the child.
 The script calls `SelfAttnBlockSpaceManager.fork`, which V0's `Scheduler.fork_seq` calls. No code
 of this package calls `fork_seq`, so this is reached by the public API only.
 """
-# ruff: noqa: E402 (the package has to be found first)
 
 import os
 import sys

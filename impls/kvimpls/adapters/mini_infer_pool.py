@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from attrs import Factory, define, evolve
 
 from kvimpls.adapters.engines import engine
