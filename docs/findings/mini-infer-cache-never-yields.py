@@ -7,6 +7,8 @@ neither the engine nor its scheduler calls it. When the cache has all blocks,
 random model and its default of prefix caching.
 """
 
+# ruff: noqa: E402 (the package has to be found first)
+
 import os
 import sys
 from pathlib import Path
@@ -21,9 +23,7 @@ from mini_infer.models.qwen2 import Qwen2ForCausalLM
 
 torch.manual_seed(0)
 config = Qwen2Config(64, 16, 16, 1, 2, 1, 8)
-engine = InferenceEngine(
-    Qwen2ForCausalLM(config), config, num_blocks=5, device=torch.device("cpu")
-)
+engine = InferenceEngine(Qwen2ForCausalLM(config), config, num_blocks=5, device=torch.device("cpu"))
 for first in range(5):
     request = engine.add_request([first, *range(15)], max_tokens=1)
     for _ in range(20):

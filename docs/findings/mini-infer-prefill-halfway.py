@@ -7,6 +7,8 @@ in `running` with a table that covers slots of which nothing is known to be writ
 request is preempted for it, and every later step raises again, also for other requests.
 """
 
+# ruff: noqa: E402 (the package has to be found first)
+
 import os
 import sys
 from pathlib import Path
@@ -32,9 +34,7 @@ except MemoryError:
 
 torch.manual_seed(0)
 config = Qwen2Config(64, 16, 16, 1, 2, 1, 8)
-engine = InferenceEngine(
-    Qwen2ForCausalLM(config), config, num_blocks=4, device=torch.device("cpu")
-)
+engine = InferenceEngine(Qwen2ForCausalLM(config), config, num_blocks=4, device=torch.device("cpu"))
 short = engine.add_request(list(range(10)), max_tokens=20)
 engine.step()
 engine.add_request(list(range(60)), max_tokens=1)  # 4 blocks, and 3 are free
@@ -43,8 +43,10 @@ for number in range(1, 4):
         engine.step()
         raise AssertionError("60 tokens fit into three blocks of 16")
     except MemoryError as error:
-        print(f"step {number}: {error} {engine.block_pool.num_free} free, short request "
-              f"has {short.num_output_tokens} token")
+        print(
+            f"step {number}: {error} {engine.block_pool.num_free} free, short request "
+            f"has {short.num_output_tokens} token"
+        )
 assert engine.block_pool.num_free == 0
 assert short.num_output_tokens == 1
 assert engine.scheduler.preempted_count == 0
