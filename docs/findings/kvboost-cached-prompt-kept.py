@@ -6,8 +6,8 @@ a chunk. (1) A prompt of which no chunk is found is loaded into blocks of its ow
 (`_load_past_kv_into_pool`), which the callback does not know: each request loses them. (2) Where
 the chunk is found, every request after the first adds a reference (`load_chunk` forks), which
 nobody takes back: an eviction leaves the blocks in use for ever. Only through
-`CPUPagedEngine._decode_with_kv`: in this version `generate` cannot call it, as it passes `on_token`,
-which `CPUPagedEngine` does not take (3).
+`CPUPagedEngine._decode_with_kv`: in this version `generate` cannot call it, as it passes
+`on_token`, which `CPUPagedEngine` does not take (3).
 """
 
 import os

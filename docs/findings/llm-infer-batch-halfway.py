@@ -3,9 +3,12 @@
 `run_decode_batch` appends the token of one request after the other. Where a request gets no block,
 those before it are a token further, those after it are not, and its own `output_tokens` have the
 new token already, for which it has no slot. Reached by the serving loop itself:
-`BoundedQueueHandler._step_batched` lets the error through, and stepped again, once there is room, it
-decodes from that token with the position, and so the slot, of the one before.
+`BoundedQueueHandler._step_batched` lets the error through, which ends the serving loop. If it is
+stepped again, once there is room, it decodes from that token with the position, and so the slot,
+of the one before.
 """
+
+# ruff: noqa: E402 (the package has to be found first)
 
 import os
 import sys
@@ -80,7 +83,5 @@ except RuntimeError as error:
 assert state() == [(17, 3), (16, 3), (16, 2)]
 engine.free_request(handler.running.pop("c").engine_request)
 handler.step()
-print(
-    f"c is gone; the next step writes a and b at {positions[-1]}, and b at {positions[-2][1]} before"
-)
+print(f"c is gone; a and b are written at {positions[-1]}, and b was at {positions[-2][1]} before")
 assert positions[-2][1] == positions[-1][1] == 15

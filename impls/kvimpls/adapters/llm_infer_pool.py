@@ -139,7 +139,7 @@ class LlmInferPool:
         return rows
 
     def attend(self, seq: int, query: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The engine's attention of one query over all tokens of `seq`, as a decode step does it."""
+        """The engine's attention of one query over all tokens of `seq`, as in a decode step."""
         heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, 1, _HEADS, _HEAD_DIM)
         output = _naive.NaiveAttentionBackend().forward(
             heads, 0, [self.running[seq]], self.block_pool, _HEADS, _KV_HEADS, _HEAD_DIM**-0.5

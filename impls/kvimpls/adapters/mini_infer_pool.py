@@ -49,7 +49,7 @@ class _Request:
 class MiniInferPool:
     """`BlockPool` with a `BlockTable` a sequence and `PrefixCache`, as `InferenceEngine.step` does.
 
-    `PrefixCache` knows contents by tokens alone, so the tokens of each key get numbers of their own.
+    `PrefixCache` knows contents by tokens alone, so tokens under each key get numbers of their own.
 
     Source: mini-infer 0.2.5, cache/, scheduler/continuous.py and engine.py.
     """
@@ -309,7 +309,7 @@ class MiniInferEvicting(MiniInferChecked):
 
 
 class MiniInferStore(MiniInferEvicting):
-    """The same, with the data that `InferenceEngine.step` writes: core, prefix, store, attention."""
+    """The same, with the data of `InferenceEngine.step`: core, prefix, store and attention."""
 
     contract = evolve(
         MiniInferPool.contract,

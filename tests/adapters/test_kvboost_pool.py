@@ -1,0 +1,105 @@
+"""The adapter of kvboost's pool: what it translates, and that it adds nothing."""
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvspec import Geometry, OutOfBlocks, UnsupportedGeometry
+
+pytest.importorskip("torch", reason="torch is an extra")
+try:
+    adapter: Any = import_module("kvimpls.adapters.kvboost_pool")
+except ModuleNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+FACTORIES = ["KVBoostPool", "KVBoostAsking", "KVBoostEngine"]
+GEOMETRY = Geometry(6, 4)
+
+
+@pytest.fixture(params=FACTORIES)
+def pool(request: pytest.FixtureRequest) -> Any:
+    """A fresh pool of each factory."""
+    return getattr(adapter, request.param)(GEOMETRY)
+
+
+def test_all_blocks_can_be_used_and_lie_in_range(pool: Any) -> None:
+    """One sequence can fill the pool, with the ids from 0 on."""
+    assert pool.num_free_blocks() == 6
+    pool.allocate(0, 24)
+    assert sorted(pool.block_table(0)) == list(range(6))
+    assert pool.num_free_blocks() == 0
+
+
+def test_a_sequence_takes_a_block_when_its_last_one_is_full(pool: Any) -> None:
+    """Blocks follow the lengths one to one."""
+    pool.allocate(0, 0)
+    taken = [len(pool.block_table(0))]
+    for _ in range(9):
+        pool.append(0, 1)
+        taken.append(len(pool.block_table(0)))
+    assert taken == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
+def test_what_was_appended_is_free_when_the_sequence_ends(pool: Any) -> None:
+    """The blocks of an ended sequence are used again."""
+    pool.allocate(0, 0)
+    pool.append(0, 24)
+    pool.free(0)
+    assert pool.num_free_blocks() == 6
+    pool.allocate(1, 24)
+
+
+def test_a_refusal_is_out_of_blocks(pool: Any) -> None:
+    """The engine's own error is translated; a single token that is refused changes nothing."""
+    pool.allocate(0, 20)
+    pool.allocate(1, 4)
+    before = repr(pool)
+    for _ in range(2):
+        with pytest.raises(OutOfBlocks):
+            pool.append(1, 1)
+        assert repr(pool) == before
+
+
+def test_the_table_is_a_snapshot(pool: Any) -> None:
+    """Later changes on either side do not show in the other."""
+    pool.allocate(0, 4)
+    table = pool.block_table(0)
+    pool.append(0, 4)
+    assert len(table) == 1
+    table.clear()
+    assert len(pool.block_table(0)) == 2
+
+
+@pytest.mark.parametrize("options", [{"window": 8}, {"max_tokens": 8}])
+def test_what_the_engine_has_no_setting_for_is_unsupported(options: dict[str, int]) -> None:
+    """Neither a window nor a limit can be chosen."""
+    with pytest.raises(UnsupportedGeometry):
+        getattr(adapter, FACTORIES[0])(Geometry(6, 4, **options))
+
+
+def test_a_fork_shares_all_blocks_and_the_first_write_copies() -> None:
+    """The engine copies the data itself, when the shared tail is appended to."""
+    pool = adapter.KVBoostPool(GEOMETRY)
+    pool.allocate(0, 6)
+    rows = np.arange(6 * pool.width, dtype=pool.dtype).reshape(6, -1)
+    pool.write(0, 0, rows)
+    pool.fork(0, 1)
+    assert pool.block_table(1) == pool.block_table(0)
+    pool.append(1, 1)
+    assert pool.block_table(1)[0] == pool.block_table(0)[0]
+    assert pool.block_table(1)[1] != pool.block_table(0)[1]
+    assert (pool.read(1)[:6] == rows).all()
+    assert (pool.read(0) == rows).all()
+
+
+def test_counts_are_those_of_the_engine() -> None:
+    """A block in two tables counts twice, and a free one not at all."""
+    pool = adapter.KVBoostPool(GEOMETRY)
+    pool.allocate(0, 4)
+    pool.fork(0, 1)
+    (block,) = pool.block_table(0)
+    assert pool.ref_count(block) == 2
+    assert sorted({*pool.free_blocks(), block}) == list(range(6))
+    assert {pool.ref_count(free) for free in pool.free_blocks()} == {0}
