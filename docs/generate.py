@@ -5,6 +5,7 @@ nothing, names the files that are stale, and exits 1 if there are any. `laws.md`
 whole. In the other files the text between `<!-- generated: NAME -->` and `<!-- end of NAME -->` is.
 """
 
+import inspect
 import json
 import re
 import sys
@@ -20,7 +21,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(DOCS / "examples"))
 
-import faults  # noqa: E402  # a neighbour, found by the line above
+import adapted  # noqa: E402  # a neighbour, found by the line above
+import faults  # noqa: E402  # the same
 import mistakes  # noqa: E402  # the same
 import records  # noqa: E402  # beside this file
 
@@ -253,6 +255,23 @@ def mine() -> str:
     return text_block((DOCS / "examples" / "mine.py").read_text(encoding="utf-8"), "python")
 
 
+def engine() -> str:
+    """The example of an engine's own allocator, literally."""
+    return text_block(inspect.getsource(adapted.BlockManager), "python")
+
+
+def adapter() -> str:
+    """The adapter of that engine, with what it imports."""
+    lines = inspect.getsource(adapted).splitlines()
+    source = "\n".join(lines[1 : lines.index("class BlockManager:")]).strip()
+    return text_block(f"{source}\n\n\n{inspect.getsource(adapted.Adapter)}", "python")
+
+
+def asking_adapter() -> str:
+    """The adapter that asks first."""
+    return text_block(inspect.getsource(adapted.Asking), "python")
+
+
 def shown_counterexample() -> str:
     """The counterexample with which `make check` ends."""
     return text_block(as_text(counterexample(museum.ForgottenCopyOnWrite), width=WIDTH))
@@ -446,6 +465,9 @@ def museum_out_of_scope() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "mine": mine,
+    "engine": engine,
+    "adapter": adapter,
+    "asking adapter": asking_adapter,
     "counterexample": shown_counterexample,
     "moving counterexample": moving_counterexample,
     "counterexample in flight": flight_counterexample,

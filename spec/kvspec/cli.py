@@ -88,6 +88,7 @@ class _Group(click.Group):
 
 def _elsewhere() -> dict[str, EntryPoint]:
     own = (
+        EntryPoint("new", "kvspec.suite.new_command:new", COMMANDS),
         EntryPoint("size", "kvspec.sizing.command:size", COMMANDS),
         EntryPoint("walk", "kvspec.suite.walk_command:walk", COMMANDS),
         EntryPoint("explore", "kvspec.suite.explore_command:explore", COMMANDS),

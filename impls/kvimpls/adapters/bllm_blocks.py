@@ -10,6 +10,8 @@ Both do what the engine's callers do around each call. They repair nothing: a fa
 comes through.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -75,6 +77,17 @@ def _keys_and_values(values: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _rows(keys: torch.Tensor, values: torch.Tensor) -> Any:
     """The inverse: rows of the keys of all heads, and then their values."""
     return torch.cat([keys.flatten(1), values.flatten(1)], dim=1).numpy()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums of a few numbers are not shared among threads, which takes a hundred times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Requests:
@@ -403,7 +416,8 @@ class Sequences:
         """The attention of the last position of `seq`, by the engine's own reading of pages."""
         rows = torch.tensor(query, dtype=torch.float32)[None, None]
         slots = [self.slots[seq]]
-        output = self.attention.forward_naive(rows, self.kv_cache, self.page_table, 0, slots)
+        with _one_thread():
+            output = self.attention.forward_naive(rows, self.kv_cache, self.page_table, 0, slots)
         return output[0, 0].numpy()
 
 
