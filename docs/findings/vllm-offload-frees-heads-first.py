@@ -8,9 +8,9 @@ in the order in which they were stored. On the device this shows where the reque
 store of it was in flight, as after the flush when it finishes; in the host's pool, in which the
 store is the only user, each time. In lazy mode the device's are stored tail first, and it does not.
 
-What is lost is hits, never correctness. The manager and the offload's scheduler side are called
-here as the engine's `Scheduler` calls them (the connector only hands the calls on); the `Scheduler`
-itself is not built, and no KV is copied.
+What is lost is hits, never correctness. The engine's own `Scheduler` is driven here, step by step,
+without a model: its outputs are made up, and a relay hands its calls to the offload's scheduler
+side as `SimpleCPUOffloadConnector` does. No KV is copied.
 """
 
 import os
@@ -24,17 +24,18 @@ if "KVSPEC_WILD" in os.environ:  # unpacked: without what only its servers and k
     ROOT = Path(os.environ["KVSPEC_WILD"]).absolute() / "vllm"
     CONNECTOR = "vllm.distributed.kv_transfer.kv_connector"
     BARE = {"vllm", "vllm.distributed", "vllm.distributed.kv_transfer", CONNECTOR}
-    BARE |= {f"{CONNECTOR}.v1", "vllm.v1.structured_output"}
+    BARE |= {"vllm.v1.structured_output"}
     ABSENT = "cloudpickle uvloop zmq vllm.compilation vllm.config vllm.lora vllm.model_executor "
     ABSENT += "vllm.multimodal vllm.outputs vllm.platforms vllm.tokenizers vllm.usage "
     ABSENT += "vllm.v1.attention.backend vllm.v1.metrics.perf vllm.v1.spec_decode "
-    ABSENT += f"{CONNECTOR}.factory {CONNECTOR}.v1.base {CONNECTOR}.v1.metrics"
+    ABSENT += "cachetools vllm.parser vllm.ray vllm.distributed.ec_transfer "
+    ABSENT += f"vllm.v1.structured_output.utils {CONNECTOR}.factory {CONNECTOR}.v1"
 
     class Nothing(ABCMeta):
         def __getattr__(cls, name):
             if name.startswith("_"):
                 raise AttributeError(name)
-            return Nothing(name, (), {"__init__": lambda self, *arguments: None})
+            return Nothing(name, (), {"__init__": lambda self, *arguments, **options: None})
 
     class Absent(ModuleType):
         def __getattr__(self, name):
@@ -45,7 +46,7 @@ if "KVSPEC_WILD" in os.environ:  # unpacked: without what only its servers and k
             if any(f"{name}.".startswith(f"{one}.") for one in ABSENT.split()):
                 return ModuleSpec(name, self, is_package=True)
             if name in BARE:
-                spec = ModuleSpec(name, None, is_package=True)
+                spec = ModuleSpec(name, self, is_package=True)
                 spec.submodule_search_locations = [str(ROOT.joinpath(*name.split(".")))]
                 return spec
             return None
@@ -61,8 +62,8 @@ if "KVSPEC_WILD" in os.environ:  # unpacked: without what only its servers and k
 import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched import scheduler as engine
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -92,79 +93,127 @@ config = KVCacheConfig(
     ],
     kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
 )
-settings = SimpleNamespace(
-    kv_events_config=None,
-    speculative_config=None,
-    parallel_config=SimpleNamespace(decode_context_parallel_size=1, world_size=1),
-    model_config=SimpleNamespace(max_model_len=64),
+
+
+class Settings(SimpleNamespace):
+    """A configuration of which all that is not said is `None`."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+settings = Settings(
+    parallel_config=Settings(
+        decode_context_parallel_size=1,
+        prefill_context_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        data_parallel_index=0,
+        world_size=1,
+    ),
+    model_config=Settings(max_model_len=64, runner_type="generate"),
+    scheduler_config=Settings(
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        policy="fcfs",
+        long_prefill_token_threshold=0,
+        prefill_schedule_interval=1,
+        enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
+        watermark=0.0,
+    ),
+    cache_config=Settings(num_gpu_blocks=BLOCKS, enable_prefix_caching=True, block_size=SIZE),
+    kv_transfer_config=Settings(kv_load_failure_policy="fail"),
+    observability_config=Settings(),
+    aux_output_config=Settings(enabled=False),
+    ec_manager_config=Settings(get_encoder_cache_manager_obj=lambda: None),
+    max_concurrent_batches=1,
     max_in_flight_tokens=64,
+    num_speculative_tokens=0,
+    num_lookahead_tokens=0,
+    num_hash_lookahead_tokens=0,
     num_prefill_lookahead_tokens=0,
 )
-manager = KVCacheManager(config, 64, SIZE, SIZE)
 offload = SimpleCPUOffloadScheduler(
     settings, config, cpu_capacity_bytes=BLOCKS * spec.page_size_bytes,
     scheduler_block_size=SIZE, hash_block_size=SIZE,
 )  # fmt: skip
-offload.bind_gpu_block_pool(manager.block_pool)
 
 
-def request(name, tokens):
-    return Request(name, list(tokens), SamplingParams(max_tokens=8), None, block_hasher=hasher)
+class Relay(engine.SupportsHMA):
+    """Hands on what SimpleCPUOffloadConnector hands on, and does nothing where it does nothing."""
+
+    requires_kv_delivery = False
+
+    def request_finished_all_groups(self, request, block_ids):
+        return offload.request_finished_all_groups(request, block_ids)
+
+    def __getattr__(self, name):
+        return getattr(offload, name, lambda *arguments, **options: None)
 
 
-def step(scheduled, num_tokens, new_blocks, is_new=False):
-    """What `Scheduler.schedule` hands to the connector for one request, and its metadata."""
-    one = SimpleNamespace(req_id=scheduled.request_id, block_ids=new_blocks)
-    old = ([scheduled.request_id], [new_blocks]) if not is_new else ([], [])
-    cached = SimpleNamespace(req_ids=old[0], new_block_ids=old[1], resumed_req_ids=set())
-    output = SimpleNamespace(
-        scheduled_new_reqs=[one] if is_new else [],
-        scheduled_cached_reqs=cached,
-        num_scheduled_tokens={scheduled.request_id: num_tokens},
-        preempted_req_ids=None,
-        finished_req_ids=set(),
-        kv_connector_block_state=None,
+engine.KVConnectorFactory = SimpleNamespace(create_connector=lambda **options: Relay())
+grammars = SimpleNamespace(accept_tokens=lambda *arguments: True)
+scheduler = engine.Scheduler(settings, config, grammars, SIZE, SIZE)
+pool = scheduler.kv_cache_manager.block_pool
+offload.bind_gpu_block_pool(pool)
+
+
+def request(name, tokens, most=2):
+    return Request(name, list(tokens), SamplingParams(max_tokens=most), None, block_hasher=hasher)
+
+
+def step(**worker):
+    """One step: what is scheduled samples a token, and the workers say what they have done."""
+    output = scheduler.schedule()
+    ids = list(output.num_scheduled_tokens)
+    done = Settings(
+        sampled_token_ids=[[99] for _ in ids],
+        req_id_to_index={name: i for i, name in enumerate(ids)},
+        prompt_logprobs_dict={},
+        prompt_token_id_logprobs_dict={},
+        kv_connector_output=Settings(**worker) if worker else None,
     )
-    meta = offload.build_connector_meta(output)
-    scheduled.num_computed_tokens += num_tokens  # Scheduler._update_after_schedule
-    return meta
+    scheduler.update_from_output(output, done)
+    return output.kv_connector_metadata
 
 
-# A prompt of four blocks is computed; the next step stores them while it decodes.
+def cached(tokens):
+    """How many of these tokens the device has cached."""
+    asked = request("asked", tokens)
+    return scheduler.kv_cache_manager.get_computed_blocks(asked, len(tokens))[1]
+
+
+def free(some_pool):
+    """The free blocks in the order in which they are given up."""
+    return [block.block_id for block in some_pool.free_block_queue.get_all_free_blocks()]
+
+
+# A prompt of four blocks is computed; the next step stores them, and is the request's last.
 prompt = range(4 * SIZE)
 first = request("first", prompt)
-blocks = manager.allocate_slots(first, 4 * SIZE)
-offload.update_state_after_alloc(first, blocks, 0)
-step(first, 4 * SIZE, blocks.get_block_ids(), is_new=True)
-first.append_output_token_ids(99)
-more = manager.allocate_slots(first, 1)
-meta = step(first, 1, more.get_block_ids())
-print("stored:", meta.store_gpu_blocks, "on the device to", meta.store_cpu_blocks, "on the host")
+scheduler.add_request(first)
+step()
+meta = step()
+assert first.is_finished()
+print("stored:", meta.store_gpu_blocks, "of the device as", meta.store_cpu_blocks, "of the host")
 
-# It ends while the store is in flight, which then completes.
-delay_free, _ = offload.request_finished_all_groups(first, manager.get_block_ids("first"))
-assert not delay_free  # so Scheduler._free_request frees at once
-manager.free(first)
-worker = SimpleCPUOffloadWorkerMetadata(completed_store_events={meta.store_event: 1})
-offload.update_connector_output(
-    SimpleNamespace(finished_recving=None, kv_connector_worker_meta=worker)
-)
-
-queue = [b.block_id for b in manager.block_pool.free_block_queue.get_all_free_blocks()]
-host = [b.block_id for b in offload.cpu_block_pool.free_block_queue.get_all_free_blocks()]
-print("the device gives up its free blocks in this order:", queue)
+# The store completes while nobody else has the blocks.
+stored = SimpleCPUOffloadWorkerMetadata(completed_store_events={meta.store_event: 1})
+step(kv_connector_worker_meta=stored)
+device, host = free(pool), free(offload.cpu_block_pool)
+print("the device gives up its free blocks in this order:", device)
 print("the host gives up its free blocks in this order:  ", host)
 
-# On the device another request needs two blocks: one is free, and one cached block has to go.
-before = manager.get_computed_blocks(request("again", prompt), 4 * SIZE)[1]
-other = request("other", range(100, 100 + 2 * SIZE))
-manager.allocate_slots(other, 2 * SIZE)
-after = manager.get_computed_blocks(request("again", prompt), 4 * SIZE)[1]
-print(f"of the prompt's {4 * SIZE} tokens the device had {before} cached, and has {after} now")
-left = sum(
-    block.block_hash is not None and block.ref_cnt == 0 for block in manager.block_pool.blocks
-)
+# Another request needs two blocks: one is free, and one of the prompt's has to go.
+before = cached(prompt)
+scheduler.add_request(request("other", range(100, 100 + 2 * SIZE)))
+step()
+after = cached(prompt)
+left = sum(block.block_hash is not None and block.ref_cnt == 0 for block in pool.blocks)
+print(f"of the prompt's {len(prompt)} tokens the device had {before} cached, and has {after} now")
 print(f"{left} of its 4 blocks are cached still, and none can be found")
-assert queue[-4:] == meta.store_gpu_blocks
+assert device[-4:] == meta.store_gpu_blocks
 assert host[-4:] == meta.store_cpu_blocks
 assert (before, after, left) == (4 * SIZE, 0, 3)

@@ -6,6 +6,7 @@ from faults import bites_in_its_witness, first_of_its_own
 from scopes import RandomChooser, allocate, append, begin, canonical, free, reached, scope
 
 from kvimpls.reference import Reference
+from kvspec import Contract, check_allocator
 from kvspec.kernel.outcome import Answer, Asked, Observation, Outcome
 from kvspec.kernel.script import call
 from kvspec.kernel.state import table_of
@@ -417,6 +418,41 @@ def test_a_reset_while_something_is_used_is_refused_where_the_contract_says_so()
     operation = spec.operation(RESET)
     assert [o.answer.kind for o in spec.choices(used, operation)] == ["refused"]
     assert [o.answer.kind for o in spec.choices(unused, operation)] == ["done"]
+
+
+class LeavesOutMore(Reference):
+    """A hit leaves out what the token after it, the first that looks back, does not see."""
+
+    def _hit(self, tokens, key, most):
+        blocks = [
+            self._supply.cache.blocks.get(self._contents(tokens, key, index))
+            for index in range(most // self._block_size)
+        ]
+        for count in range(len(blocks), 0, -1):
+            outside = self._outside(count * self._block_size + 1)
+            if None not in blocks[outside:count]:
+                return [None] * outside + blocks[outside:count]
+        return []
+
+
+def test_a_hit_may_leave_out_what_only_its_last_token_sees():
+    """Under a window that token is cached; without one left to compute, it might be read."""
+    spec = scope(3, 2, capabilities=("core", "window", "prefix"), window=3)
+    assert [spec.released_before_a_hit(n) for n in (2, 4, 6)] == [(0, 0), (0, 1), (1, 2)]
+    spec = evolve(spec, contract=evolve(spec.contract, leave_one=False))
+    assert [spec.released_before_a_hit(n) for n in (2, 4, 6)] == [(0,), (0,), (1,)]
+    contract = Contract(capabilities=("core", "window", "prefix"), order="lru")
+    report = check_allocator(LeavesOutMore, contract=contract, profile="quick")
+    assert report.exit_code == 0, report.trace
+
+
+def test_who_has_no_tokens_at_a_reset_may_publish_after_it_where_it_is_refused():
+    """Nothing of it was computed before; and it need not."""
+    for when, most in (("refused", 2), ("epoch", 0)):
+        spec = small(reset_when_used=when)
+        state = reached(spec, allocate(0, 0), RESET, more(0, 0, 1), mark(0, 2))
+        right = found(state, spec, (0, 1), None)
+        assert (right.must, right.may) == (0, most)
 
 
 def test_counts_may_leave_out_what_is_cached():
