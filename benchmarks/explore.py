@@ -4,8 +4,9 @@ The model is the core: allocate, append and free with refusals. `minicheck` (a p
 the account of it below, TLC the one in `docs/tla`, and kvspec its own specification, with every
 law. All three must come to the same number of states, up to the names of blocks and sequences,
 with the answer to the last call in the state. Each runs in a process of its own; seconds of CPU
-are told beside those of the clock, since machines are shared. What is not installed is a row that
-says how to get it. With `--against` another checkout takes turns.
+are told beside those of the clock, since machines are shared. A size is the blocks, the sequences,
+the tokens a block, and the greatest length of a sequence. What is not installed is a row that says
+how to get it. With `--against` another checkout takes turns.
 
     python benchmarks/explore.py [--rounds 3] [--against WORKTREE]
 """
@@ -48,7 +49,7 @@ SIZES: tuple[Size, ...] = ((4, 2, 2, 6), (6, 3, 2, 8), (6, 3, 2, 13))
 
 
 class Search(NamedTuple):
-    """What one search counted, and the seconds that it took without the start of its process."""
+    """What one search counted, and its seconds of CPU without the start of its process."""
 
     states: int
     transitions: int
@@ -64,11 +65,11 @@ def by_kvspec(size: Size) -> Search:
     # Without a bound of the contract's own: the lengths up to one more than the pool holds.
     bound = None if most == blocks * block_size + 1 else most
     geometry = Geometry(blocks, block_size, max_tokens=bound)
-    start = time.perf_counter()
+    start = time.process_time()
     report = explore_specification(geometry, sequences, capabilities=("core",))
     [found] = report.searches
     assert found.exhausted, report.lines
-    return Search(found.answered, found.transitions, time.perf_counter() - start)
+    return Search(found.answered, found.transitions, time.process_time() - start)
 
 
 Held = tuple[tuple[int, tuple[int, ...]], ...]
@@ -137,9 +138,9 @@ def by_minicheck(size: Size) -> Search:
         transitions=transitions,
         invariants={"no_overlap": no_overlap, "bounded_waste": bounded_waste, "no_leak": no_leak},
     )
-    start = time.perf_counter()
+    start = time.process_time()
     report = check_safety(model)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert report["exhaustive"], report
     assert all(found["holds"] for found in report["properties"].values()), report
     return Search(report["reachable_states"], counted[0], seconds)
@@ -211,13 +212,14 @@ def contest(rounds: int, against: Path | None, jar: Path | None) -> Table:
             for name, (tool, root) in tools.items():
                 runs.setdefault((size, name), []).append(timed(tool, root, size, jar))
     table = Table(title=f"the core, to its end; the medians of {rounds} rounds")
-    for column in ("blocks, sequences, tokens a block, length", "tool"):
+    for column in ("size", "tool"):
         table.add_column(column)
-    for column in ("states", "transitions", "search, s", "a second", "with its start, s", "CPU, s"):
+    counts = ("states", "transitions", "search, CPU s", "transitions a CPU s")
+    for column in (*counts, "with its start, CPU s", "and of the clock"):
         table.add_column(column, justify="right")
     for size in SIZES:
-        counts = {one.search.states for name in tools for one in runs[size, name]}
-        assert len(counts) == 1, f"they count differently at {size}: {counts}"
+        states = {one.search.states for name in tools for one in runs[size, name]}
+        assert len(states) == 1, f"they count differently at {size}: {states}"
         for name in tools:
             table.add_row(", ".join(map(str, size)), name, *_figures(runs[size, name]))
     for tool, why in missing.items():
@@ -233,8 +235,8 @@ def _figures(found: list[Timed]) -> Iterator[str]:
     took = statistics.median(seconds) if seconds else None
     yield "—" if took is None else f"{took:.3f}"
     yield "—" if took is None else f"{search.transitions / took:,.0f}"
-    yield f"{statistics.median(one.clock for one in found):.1f}"
     yield f"{statistics.median(one.busy for one in found):.1f}"
+    yield f"{statistics.median(one.clock for one in found):.1f}"
 
 
 # ------------------------------------------------------------------------------ where it goes

@@ -15,7 +15,13 @@ from time import perf_counter
 
 HERE = Path(__file__).resolve().parent
 
-COUNTS = {(4, 2, 2, 6): 49, (5, 3, 2, 8): 179, (4, 3, 3, 9): 226, (6, 3, 2, 8): 227}
+COUNTS = {
+    (4, 2, 2, 6): 49,
+    (5, 3, 2, 8): 179,
+    (4, 3, 3, 9): 226,
+    (6, 3, 2, 8): 227,
+    (6, 3, 2, 13): 293,
+}
 """Blocks, sequences, tokens a block, and the greatest length: distinct states up to symmetry."""
 
 

@@ -93,6 +93,20 @@ class ForgetsInOneOrder(Stack):
         return super()._take(count)
 
 
+class TwiceWrong(Stack):
+    """It grants a wrong call, which is tried early, and loses a block where it is given many."""
+
+    def append(self, seq: int, num_tokens: int) -> list[Copy]:
+        """Negative numbers of tokens are none."""
+        return super().append(seq, max(0, num_tokens))
+
+    def _take(self, count: int) -> list[int]:
+        taken = super()._take(count)
+        if count == 2:
+            self.free_list.pop()
+        return taken
+
+
 class Printed(Stack):
     """It offers a fingerprint, and cannot be pickled."""
 

@@ -40,7 +40,7 @@ class Exploration:
     `transitions` counts all edges, among them refusals, wrong calls and questions. `answered`
     counts the states once more for each way in which the last call before them was answered, as
     a model does that keeps the answer. `depth` is the length of the longest of the shortest
-    stories. `trace` is the violation that ended it.
+    stories. `trace` is the violation with the shortest story.
     """
 
     mode: str
@@ -63,7 +63,7 @@ class Exploration:
     _moves: list[tuple[Move, ...]] = field(factory=list, repr=False)
     _depths: "array[int]" = field(factory=lambda: array("q"), repr=False)
     _began: float = field(factory=time.monotonic, repr=False)
-    _told: float = field(factory=time.monotonic, repr=False)
+    _told: float = field(default=0.0, repr=False)
 
     @property
     def rate(self) -> float:
@@ -83,6 +83,14 @@ class Exploration:
         self._depths.append(depth)
         self.depth = max(self.depth, depth)
         self.states += 1
+
+    def length(self, number: int, moves: Sequence[Move] = ()) -> int:
+        """How many calls first led to the state of that number, and those moves after it."""
+        return self._depths[number] + len(moves)
+
+    def shorter(self, length: int) -> bool:
+        """Whether a violation at the end of a story of that length is the shortest so far."""
+        return self.trace is None or length < len(self.trace.steps)
 
     def story(self, number: int, *more: Move) -> list[Move]:
         """The story that first led to the state of that number, and goes on with `more`."""
@@ -111,19 +119,25 @@ class Exploration:
         elif step.answer.kind in ("done", "refused"):
             self._answers.add((number, step.answer.kind))
 
-    def goes_on(self, progress: "Progress", waiting: int) -> bool:
-        """Whether more states may be looked at; tells how far it has come now and then."""
-        now = time.monotonic()
-        self.seconds, self.waiting = now - self._began, waiting
-        if now - self._told >= _TELL:
-            self._told = now
+    def goes_on(self, progress: "Progress", waiting: int, number: int) -> bool:
+        """Whether the state of that number is to be looked at, which is the next of those waiting.
+
+        Not after a violation, unless there may be a shorter one. Tells how far it has come now
+        and then.
+        """
+        self._note_time(waiting)
+        if self.seconds - self._told >= _TELL:
+            self._told = self.seconds
             progress(self)
-        return self.trace is None and self.states <= self.most_states
+        return self.states <= self.most_states and self.shorter(self.length(number) + 1)
 
     def ended(self, waiting: int) -> None:
         """The search is over, with so many states that were not looked at yet."""
-        self.goes_on(untold, waiting)
+        self._note_time(waiting)
         self.exhausted = not waiting and self.trace is None
+
+    def _note_time(self, waiting: int) -> None:
+        self.seconds, self.waiting = time.monotonic() - self._began, waiting
 
 
 Progress = Callable[[Exploration], None]

@@ -61,13 +61,15 @@ def explore_alone(
     seen, kinds = Seen(), Kinds(spec)
     queue: deque[tuple[int, State]] = deque()
 
-    def edge(parent: int, move: Move, step: Step) -> int:
-        """Judge one step; the number of the state that it leads to."""
+    def edge(parent: int, move: Move, step: Step) -> int | None:
+        """Judge one step; the number of the state that it leads to, if it breaks no law."""
         breaches = spec.judge(step)
         found.note(step, breaches)
         if breaches:
-            steps = list(_told(scope, found.story(parent, move)))
-            found.trace = trace_of(scope, name, steps, breaches)
+            if found.shorter(found.length(parent, (move,))):
+                steps = list(_told(scope, found.story(parent, move)))
+                found.trace = trace_of(scope, name, steps, breaches)
+            return None
         number = parent
         if not stays(step):
             number = seen.number(_bytes(up_to_names(step.after, spec)))
@@ -82,15 +84,13 @@ def explore_alone(
     found.reached(0, ())
     found.answers(0, None)
     queue.append((0, state))
-    while queue and found.goes_on(progress, len(queue)):
+    while queue and found.goes_on(progress, len(queue), queue[0][0]):
         parent, state = queue.popleft()
         for move, step in _chosen(scope, kinds, state):
             number = edge(parent, move, step)
-            if refused_first(step):
+            if number is not None and refused_first(step):
                 for again, repeated in _choices(spec, step.after, move.operation):
                     edge(number, again, repeated)
-            if found.trace is not None:
-                break
     found.ended(len(queue))
     return found
 
@@ -197,7 +197,7 @@ class _Search:
         self.queue.append(root)
         if self.kinds.new(state):
             self._try(root, self.scope.wrong_calls(state))
-        while self.queue and found.goes_on(progress, len(self.queue)):
+        while self.queue and found.goes_on(progress, len(self.queue), self.queue[0].number):
             node = self.queue.popleft()
             self._try(node, self.scope.right_calls(node.state))
         found.ended(len(self.queue))
@@ -205,19 +205,24 @@ class _Search:
     def _try(self, node: _Node, operations: Iterator[Operation]) -> None:
         """Each of these calls, every time on an allocator as it was in that state.
 
-        With injection each call also fails at each of its checkpoints.
+        With injection each call also fails at each of its checkpoints. Calls are repeated, and
+        wrong ones tried, where a state is reached and before its turn has come; so what breaks a
+        law may be followed by a shorter story.
         """
         spec, spare = self.scope.spec, list[Driver]()
+        length = self.found.length(node.parent, node.moves) + 1
         for operation in operations:
+            if not self.found.shorter(length):
+                return
             for fault in range(MOST_FAULTS if spec.claims("injection") else 1):
                 driver = spare.pop() if spare else self._again(node)
                 step = self._step(driver, node.state, operation, fault)
                 after = self._edge(node, Move(operation, fault), step, driver)
-                if self.found.trace is None and refused_first(step):
+                if after is not None and refused_first(step):
                     step = self._step(driver, step.after, operation)
                     after = self._edge(after, Move(operation), step, driver)
-                if self.found.trace is not None:
-                    return
+                if after is None:
+                    break
                 # What has changed nothing inside leaves the allocator as it was.
                 if self.prints is not None and after.inside == node.inside:
                     spare.append(driver)
@@ -228,14 +233,15 @@ class _Search:
         outcome = driver.perform(operation, state, FULL, fault)
         return self.scope.spec.believe(state, operation, outcome)
 
-    def _edge(self, node: _Node, move: Move, step: Step, driver: Driver) -> _Node:
-        """Judge one step; the node that it leads to."""
+    def _edge(self, node: _Node, move: Move, step: Step, driver: Driver) -> _Node | None:
+        """Judge one step; the node that it leads to, if it breaks no law."""
         breaches = self.scope.spec.judge(step)
         self.found.note(step, breaches)
         parent, moves = node.parent, (*node.moves, move)
         if breaches:
-            self.found.trace = self._trace(self.found.story(parent, *moves), step, breaches)
-            return node
+            if self.found.shorter(self.found.length(parent, moves)):
+                self.found.trace = self._trace(self.found.story(parent, *moves), step, breaches)
+            return None
         # A wrong call that is answered as it must be leaves what was seen before.
         before, first = self.found.states, not step.expected.errors
         first = first and self.kinds.new(step.after, step)

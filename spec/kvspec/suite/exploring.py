@@ -123,6 +123,7 @@ def _search_data(search: Exploration) -> Mapping[str, Any]:
         "not_looked_at": search.waiting,
         "seconds": round(search.seconds, 2),
         "told_apart_by": search.told_apart,
+        "shortest_story": None if search.trace is None else len(search.trace.steps),
     }
 
 
