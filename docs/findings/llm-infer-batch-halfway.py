@@ -8,8 +8,6 @@ stepped again, once there is room, it decodes from that token with the position,
 of the one before.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ has half of the blocks that its length needs, and the prefill of the first promp
 more raises `IndexError`. Reached by `InferenceEngine` itself.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ neither the engine nor its scheduler calls it. When the cache has all blocks,
 random model and its default of prefix caching.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ answer is 1 all the same. Only through the public API: the engine itself never e
 mini-infer-cache-never-yields).
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

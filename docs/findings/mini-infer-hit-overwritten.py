@@ -7,8 +7,6 @@ requests share. Reached by `InferenceEngine` itself, with prefix caching as it i
 cached block changes under a running request, and the answer differs from that without the cache.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ engine itself shares full blocks and forks no sequence. (Its own write into a sh
 the last token of a prompt that is cached whole, is that of mini-infer-hit-overwritten.)
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ in `running` with a table that covers slots of which nothing is known to be writ
 request is preempted for it, and every later step raises again, also for other requests.
 """
 
-# ruff: noqa: E402 (the package has to be found first)
-
 import os
 import sys
 from pathlib import Path
