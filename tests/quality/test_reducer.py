@@ -29,17 +29,18 @@ from kvspec import (
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import target
 from kvspec.engines.session import Session
-from kvspec.kernel.generation import LAST_ID
+from kvspec.kernel.generation import HUGE, LAST_ID
 from kvspec.kernel.names import call_text
 from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.script import call
+from kvspec.rooms import OPERATIONS
 from kvspec.suite.check import REPLAYS, check_allocator, explain
 from kvspec.suite.report import ExitCode
 from kvspec.traces.cases import Case, size
 from kvspec.traces.moves import moves
 from kvspec.traces.reduce import Reducer
 from kvspec.traces.table import as_text
-from kvspec.traces.trace import to_json
+from kvspec.traces.trace import TraceStep, to_json
 
 UNCOUNTED = ("core", "sharing", "reservation", "admission", "lease")
 """Without introspection, in which a wrong count shows before a block is lost by it."""
@@ -527,3 +528,15 @@ def test_a_flaky_allocator_is_broken_all_the_same():
     assert report.exit_code is ExitCode.BROKEN
     assert report.reproduced < report.replays == REPLAYS
     assert not report.trace.reduced
+
+
+def test_an_absurd_length_makes_no_more_moves_than_any_other():
+    """A wrong call may be about a million million tokens, and moves are tried one by one."""
+    steps = [
+        TraceStep(OPERATIONS["allocate"](seq=0, num_tokens=HUGE)),
+        TraceStep(OPERATIONS["resize"](num_blocks=HUGE), wrong=True),
+        TraceStep(OPERATIONS["append"](seq=0, num_tokens=1)),
+    ]
+    tried = list(itertools.islice(moves(Case(Geometry(3, 2), tuple(steps))), 2000))
+    assert 10 < len(tried) < 2000
+    assert all(move.geometry.num_blocks < 100 for move in tried)

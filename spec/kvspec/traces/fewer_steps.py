@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from kvspec.kernel.operation import Operation
+from kvspec.rooms.resize import MOST_TIMES
 from kvspec.traces.cases import (
     Case,
     changed,
@@ -95,7 +96,7 @@ def size_from_the_start(case: Case) -> Iterator[Case]:
     """The pool has from the start the size to which it is changed."""
     for i, step in enumerate(case.steps):
         for _, count in sizes(step.operation):
-            if count > 0:
+            if 0 < count <= MOST_TIMES * case.geometry.num_blocks:
                 geometry = evolve(case.geometry, num_blocks=count)
                 yield evolve(without(case, i, i + 1), geometry=geometry)
 
@@ -185,9 +186,8 @@ def drop_and_raise(case: Case) -> Iterator[Case]:
 def drop_and_lower(case: Case) -> Iterator[Case]:
     """A step is dropped, and all that are longer than some whole blocks are as much shorter."""
     size = case.geometry.block_size
-    longest = max((value for s in case.steps for _, value in lengths(s.operation)), default=0)
     for i in range(len(case.steps)):
-        for less in range(size, longest, size):
+        for less in range(size, case.geometry.capacity, size):
             fewer = without(case, i, i + 1)
             for j, step in enumerate(fewer.steps):
                 for at, value in lengths(step.operation):
