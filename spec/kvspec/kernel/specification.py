@@ -218,9 +218,7 @@ class Specification(Sizes):
         if done:
             events += operation.effects(state, self, answer)
         events.append(Settled(state))
-        after = begun[1]
-        for event in events:
-            after = self._fold(after, event)
+        after = self._folded(begun[1], operation, events)
         # Only the first refusal is worth repeating: what was refused twice is known.
         refused = answer.kind == "refused" and state.refused != operation
         after = after.after_call(operation if refused else None)
@@ -321,6 +319,20 @@ class Specification(Sizes):
             yield _WRONG_CALL
 
     # ------------------------------------------------------------------ the fold of events
+
+    def _folded(self, state: State, operation: Operation, events: list[Event]) -> State:
+        """The state after all of these, which are those of one operation."""
+        # A choice is completed to a full look, and then believed once more.
+        known = self.__dict__.get("_last_folded")
+        same = known is not None and known[0] is state and known[1] is operation
+        if same and known[2] == events:
+            return cast("State", known[3])
+        after = state
+        for event in events:
+            after = self._fold(after, event)
+        if self.shortcuts:
+            self.__dict__["_last_folded"] = (state, operation, events, after)
+        return after
 
     def _fold(self, state: State, event: Event) -> State:
         state = fold(state, event, self.layout)
