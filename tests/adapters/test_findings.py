@@ -95,7 +95,7 @@ def test_what_has_no_finding_breaks_no_law(name: str) -> None:
 
 @pytest.mark.skipif("KVSPEC_WILD_REPORT" not in os.environ, reason="`make wild` gives the report")
 def test_the_matrix_says_what_is_recorded() -> None:
-    """By the default profile each target breaks a law that is recorded of it, or none."""
+    """What breaks by the default profile is recorded, though one seed may miss what is."""
     report = json.loads(Path(os.environ["KVSPEC_WILD_REPORT"]).read_text(encoding="utf-8"))
     recorded = {name: set() for engine in ALL for name in engine.targets}
     for finding in FOUND:
@@ -103,5 +103,4 @@ def test_the_matrix_says_what_is_recorded() -> None:
     for one in report["allocators"]:
         broken = [law for law, result in one["laws"].items() if result["verdict"] == "broken"]
         expected = recorded[one["allocator"]]
-        assert bool(broken) == bool(expected), one["allocator"]
         assert not broken or "" in expected or expected & set(broken), one["allocator"]
