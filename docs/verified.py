@@ -46,13 +46,13 @@ COMMANDS: dict[str, str] = {
     "alone-sharing": f"explore --spec {SMALL}",
     "alone-rollback": f"explore --spec {LARGE} --capabilities core,sharing,rollback",
     "alone-reservation": f"explore --spec {WIDE} --capabilities core,sharing,reservation,admission",
-    "alone-swap": f"explore --spec {LARGE} --host-blocks 6 --capabilities core,sharing,swap",
+    "alone-swap": "explore --spec --blocks 8 --seqs 3 --block-size 2 --host-blocks 8 "
+    f"{MANY} --capabilities core,sharing,swap",
     "alone-swap-lease": "explore --spec --blocks 4 --seqs 2 --block-size 2 --host-blocks 4 "
     f"{MANY} --capabilities core,sharing,rollback,swap,lease",
     "alone-window": f"explore --spec {LARGE} --window 3 "
     "--capabilities core,sharing,rollback,window",
-    "alone-lease": "explore --spec --blocks 5 --seqs 2 --block-size 2 "
-    f"{MANY} --capabilities core,sharing,lease",
+    "alone-lease": f"explore --spec {WIDE} --capabilities core,sharing,lease",
     "alone-batch": f"explore --spec {WIDE} --capabilities core,sharing,batch",
     "alone-resize": "explore --spec --blocks 4 --seqs 3 --block-size 2 "
     f"{MANY} --capabilities core,sharing,resize",

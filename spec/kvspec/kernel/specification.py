@@ -323,9 +323,8 @@ class Specification(Sizes):
     def _folded(self, state: State, operation: Operation, events: list[Event]) -> State:
         """The state after all of these, which are those of one operation."""
         # A choice is completed to a full look, and then believed once more.
-        known = self.__dict__.get("_last_folded")
-        same = known is not None and known[0] is state and known[1] is operation
-        if same and known[2] == events:
+        known = self.__dict__.get("_last_folded", (None, None, None, None))
+        if known[0] is state and known[1] is operation and known[2] == events:
             return cast("State", known[3])
         after = state
         for event in events:
