@@ -104,13 +104,14 @@ def test_every_accepted_move_makes_the_trace_smaller(exhibit, by_machine):
 
 
 @exhibits
-def test_no_move_adds_a_step_or_a_block(exhibit, by_machine):
-    """Whatever a move does to names and lengths, steps and pool only get fewer."""
+def test_no_move_adds_a_step_nor_a_block_that_saves_none(exhibit, by_machine):
+    """Whatever a move does to names and lengths: a larger pool has to leave out a step."""
     violation, _, _ = by_machine(exhibit, 2)
     case = Case(violation.geometry, violation.steps[-12:])
     for move in moves(case):
         assert len(move.steps) <= len(case.steps)
-        assert move.geometry.num_blocks <= case.geometry.num_blocks
+        if len(move.steps) == len(case.steps):
+            assert move.geometry.num_blocks <= case.geometry.num_blocks
         assert move.geometry.block_size <= case.geometry.block_size
 
 
