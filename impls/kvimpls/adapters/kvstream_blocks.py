@@ -29,7 +29,6 @@ from kvspec import (
     UnknownSequence,
     UnsupportedGeometry,
 )
-from kvspec.geometry import blocks_for
 
 VERSION = "0.1.0"
 
@@ -113,8 +112,8 @@ class Pages:
 
     def _ask_for_room(self, seq: int, length: int, num_tokens: int, tail: int | None) -> None:
         # As many questions for one page make a question for several: can_allocate, as in schedule.
-        pages = blocks_for(length + num_tokens, self.block_size)
-        pages -= blocks_for(length, self.block_size)
+        size = self.block_size
+        pages = -(-(length + num_tokens) // size) + -length // size
         if tail is not None:
             pages += self.ref_count(self.manager.get_block_table(str(seq))[tail]) > 1
         if pages and not self.manager.can_allocate(pages * self.block_size):

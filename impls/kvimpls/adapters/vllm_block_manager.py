@@ -17,7 +17,6 @@ from attrs import define
 
 from kvimpls.adapters.engines import engine
 from kvspec import Contract, Copy, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
-from kvspec.geometry import blocks_for
 
 VERSION = "0.1.0"
 
@@ -160,7 +159,7 @@ class SelfAttention:
 
     def _blocks_for(self, sequence: _Sequence, num_tokens: int) -> int:
         length, size = sequence.num_tokens, self.block_size
-        blocks = blocks_for(length + num_tokens, size) - blocks_for(length, size)
+        blocks = -(-(length + num_tokens) // size) + -length // size
         if num_tokens and length % size:
             tail = self._tables()[sequence.seq_id].physical_block_ids[length // size]
             blocks += self.ref_count(tail) > 1

@@ -20,7 +20,6 @@ from attrs import evolve, frozen
 
 from kvimpls.adapters.engines import engine
 from kvspec import Contract, Copy, Geometry, OutOfBlocks, UnsupportedGeometry
-from kvspec.geometry import blocks_for
 
 # What the block manager imports for its types alone, and libraries that only the engine's servers,
 # kernels and workers use. Hashing (hashlib, pickle) and the requests (msgspec, pydantic) are real.
@@ -378,7 +377,7 @@ class Pool:
 
         `revived` of `blocks` are free, and are not so any more when they are touched.
         """
-        num_new = max(0, blocks_for(length, self.block_size) - len(blocks))
+        num_new = max(0, -(-length // self.block_size) - len(blocks))
         if num_new + revived > self.pool.get_num_free_blocks():
             raise OutOfBlocks(
                 f"no room for {length} tokens of sequence {seq}, which has {len(blocks)} blocks: "
@@ -406,7 +405,7 @@ class Pool:
     def fork(self, parent: int, child: int) -> list[Copy]:
         """Start `child` with the full blocks of `parent`, and a copy of its partly filled one."""
         length = self.lengths[parent]
-        blocks = self.req_to_blocks[parent][: blocks_for(length, self.block_size)]
+        blocks = self.req_to_blocks[parent][: -(-length // self.block_size)]
         full = blocks[: length // self.block_size]
         num_new = self._num_new(child, length, full)
         self.pool.touch(full)
