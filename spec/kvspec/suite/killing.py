@@ -28,7 +28,7 @@ ENGINES = ("machine", "walk")
 DEFAULT_SECONDS = 10.0
 """How long a walk looks for one fault."""
 
-MOST_STATES = 1500
+MOST_STATES = 600
 """Through so many states the shortest story of a fault is searched for."""
 
 
