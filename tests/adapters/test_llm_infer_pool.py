@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvspec import Geometry, OutOfBlocks, UnsupportedGeometry
+from kvspec import Geometry
 
 pytest.importorskip("torch", reason="torch is an extra")
 try:
@@ -22,61 +22,6 @@ GEOMETRY = Geometry(6, 4)
 def pool(request: pytest.FixtureRequest) -> Any:
     """A fresh pool of each factory."""
     return getattr(adapter, request.param)(GEOMETRY)
-
-
-def test_all_blocks_can_be_used_and_lie_in_range(pool: Any) -> None:
-    """One sequence can fill the pool, with the ids from 0 on."""
-    assert pool.num_free_blocks() == 6
-    pool.allocate(0, 24)
-    assert sorted(pool.block_table(0)) == list(range(6))
-    assert pool.num_free_blocks() == 0
-
-
-def test_a_sequence_takes_a_block_when_its_last_one_is_full(pool: Any) -> None:
-    """Blocks follow the lengths one to one."""
-    pool.allocate(0, 0)
-    taken = [len(pool.block_table(0))]
-    for _ in range(9):
-        pool.append(0, 1)
-        taken.append(len(pool.block_table(0)))
-    assert taken == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
-
-
-def test_what_was_appended_is_free_when_the_sequence_ends(pool: Any) -> None:
-    """The blocks of an ended sequence are used again."""
-    pool.allocate(0, 0)
-    pool.append(0, 24)
-    pool.free(0)
-    assert pool.num_free_blocks() == 6
-    pool.allocate(1, 24)
-
-
-def test_a_refusal_is_out_of_blocks(pool: Any) -> None:
-    """The engine's own error is translated; a single token that is refused changes nothing."""
-    pool.allocate(0, 20)
-    pool.allocate(1, 4)
-    before = repr(pool)
-    for _ in range(2):
-        with pytest.raises(OutOfBlocks):
-            pool.append(1, 1)
-        assert repr(pool) == before
-
-
-def test_the_table_is_a_snapshot(pool: Any) -> None:
-    """Later changes on either side do not show in the other."""
-    pool.allocate(0, 4)
-    table = pool.block_table(0)
-    pool.append(0, 4)
-    assert len(table) == 1
-    table.clear()
-    assert len(pool.block_table(0)) == 2
-
-
-@pytest.mark.parametrize("options", [{"window": 8}, {"max_tokens": 8}])
-def test_what_the_engine_has_no_setting_for_is_unsupported(options: dict[str, int]) -> None:
-    """Neither a window nor a limit can be chosen."""
-    with pytest.raises(UnsupportedGeometry):
-        getattr(adapter, FACTORIES[0])(Geometry(6, 4, **options))
 
 
 def test_what_never_fits_is_told_from_what_does_not_fit_now(pool: Any) -> None:

@@ -10,8 +10,7 @@ Both do what the engine's callers do around each call. They repair nothing: a fa
 comes through.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -20,6 +19,7 @@ import torch
 from attrs import evolve
 
 from kvimpls.adapters.engines import engine
+from kvimpls.adapters.small import HEAD_DIM, KV_HEADS, one_thread
 from kvspec import (
     Contract,
     Exact,
@@ -34,27 +34,23 @@ from kvspec import (
 
 # Only models of transformers are looked for there, and none is run here.
 with engine("bllm-inference", "0.1.0", bare=("bllm",), stand_ins=("transformers", "flash_attn")):
-    from bllm.attention.paged_attention import PagedAttention  # type: ignore[import-not-found]
-    from bllm.core.block_allocator import BlockAllocator  # type: ignore[import-not-found]
-    from bllm.core.config import (  # type: ignore[import-not-found]
-        InferenceConfig,
-        PagedCacheConfig,
-    )
-    from bllm.core.kv_cache import PagedKVCache  # type: ignore[import-not-found]
-    from bllm.core.page_table import PageTable  # type: ignore[import-not-found]
-    from bllm.models.qwen import PagedQwen  # type: ignore[import-not-found]
-    from bllm.scheduler.request import InferenceRequest  # type: ignore[import-not-found]
-    from bllm.scheduler.scheduler import Scheduler  # type: ignore[import-not-found]
-
-_KV_HEADS, _HEAD_DIM = 2, 4
+    PagedAttention: Any = import_module("bllm.attention.paged_attention").PagedAttention
+    BlockAllocator: Any = import_module("bllm.core.block_allocator").BlockAllocator
+    InferenceConfig: Any = import_module("bllm.core.config").InferenceConfig
+    PagedCacheConfig: Any = import_module("bllm.core.config").PagedCacheConfig
+    PagedKVCache: Any = import_module("bllm.core.kv_cache").PagedKVCache
+    PageTable: Any = import_module("bllm.core.page_table").PageTable
+    PagedQwen: Any = import_module("bllm.models.qwen").PagedQwen
+    InferenceRequest: Any = import_module("bllm.scheduler.request").InferenceRequest
+    Scheduler: Any = import_module("bllm.scheduler.scheduler").Scheduler
 
 
 def _cache_config(geometry: Geometry) -> Any:
     """The engine's settings of a cache for a model of one layer, small and exact in its sums."""
     return PagedCacheConfig(
         num_layers=1,
-        num_kv_heads=_KV_HEADS,
-        head_dim=_HEAD_DIM,
+        num_kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
         block_size=geometry.block_size,
         num_blocks=geometry.num_blocks,
         dtype=torch.float32,
@@ -67,27 +63,26 @@ def _inference_config(geometry: Geometry) -> Any:
     return InferenceConfig(max_seq_len=geometry.max_tokens or geometry.capacity)
 
 
+def _page_table(config: Any, inference: Any) -> Any:
+    """The engine's tables for its batch, as both its scheduler and its model have them."""
+    return PageTable(
+        max_batch_size=inference.max_batch_size,
+        max_blocks_per_seq=inference.max_blocks_per_seq(config.block_size),
+        block_size=config.block_size,
+        device="cpu",
+    )
+
+
 def _keys_and_values(values: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as the engine's tensors, each of shape `[rows, num_kv_heads, head_dim]`."""
     rows = torch.tensor(values, dtype=torch.float32)
-    keys, numbers = rows.view(len(rows), 2, _KV_HEADS, _HEAD_DIM).unbind(1)
+    keys, numbers = rows.view(len(rows), 2, KV_HEADS, HEAD_DIM).unbind(1)
     return keys, numbers
 
 
 def _rows(keys: torch.Tensor, values: torch.Tensor) -> Any:
     """The inverse: rows of the keys of all heads, and then their values."""
     return torch.cat([keys.flatten(1), values.flatten(1)], dim=1).numpy()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums of a few numbers are not shared among threads, which takes a hundred times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Requests:
@@ -115,18 +110,13 @@ class Requests:
         geometries=Geometries(max_tokens="required"),
     )
 
-    width = 2 * _KV_HEADS * _HEAD_DIM
+    width = 2 * KV_HEADS * HEAD_DIM
     dtype = "float32"
 
     def __init__(self, geometry: Geometry) -> None:
         config, inference = _cache_config(geometry), _inference_config(geometry)
         self.max_seq_len: int = inference.max_seq_len
-        self.page_table: Any = PageTable(
-            max_batch_size=inference.max_batch_size,
-            max_blocks_per_seq=inference.max_blocks_per_seq(config.block_size),
-            block_size=config.block_size,
-            device="cpu",
-        )
+        self.page_table: Any = _page_table(config, inference)
         self.allocator: Any = BlockAllocator(config.num_blocks, config.block_size)
         self.scheduler: Any = Scheduler(config, inference, self.allocator, self.page_table)
         self.kv_cache: Any = PagedKVCache(config)
@@ -321,21 +311,16 @@ class Sequences:
         misuse="callers_duty",
     )
 
-    width = 2 * _KV_HEADS * _HEAD_DIM
+    width = 2 * KV_HEADS * HEAD_DIM
     dtype = "float32"
-    n_heads = 2 * _KV_HEADS
-    n_kv_heads = _KV_HEADS
-    d_k = _HEAD_DIM
-    d_v = _HEAD_DIM
+    n_heads = 2 * KV_HEADS
+    n_kv_heads = KV_HEADS
+    d_k = HEAD_DIM
+    d_v = HEAD_DIM
 
     def __init__(self, geometry: Geometry) -> None:
         config, inference = _cache_config(geometry), _inference_config(geometry)
-        self.page_table: Any = PageTable(
-            max_batch_size=inference.max_batch_size,
-            max_blocks_per_seq=inference.max_blocks_per_seq(config.block_size),
-            block_size=config.block_size,
-            device="cpu",
-        )
+        self.page_table: Any = _page_table(config, inference)
         self.allocator: Any = BlockAllocator(config.num_blocks, config.block_size)
         self.kv_cache: Any = PagedKVCache(config)
         self.model: Any = SimpleNamespace(
@@ -345,7 +330,7 @@ class Sequences:
             kv_cache=self.kv_cache,
         )
         self.attention: Any = PagedAttention(
-            self.n_heads, self.n_kv_heads, _HEAD_DIM, config.block_size, use_flex_attention=False
+            self.n_heads, self.n_kv_heads, HEAD_DIM, config.block_size, use_flex_attention=False
         )
         self.free_slots = set(range(inference.max_batch_size))  # as BatchManager._free_slots
         self.slots: dict[int, int] = {}
@@ -416,7 +401,7 @@ class Sequences:
         """The attention of the last position of `seq`, by the engine's own reading of pages."""
         rows = torch.tensor(query, dtype=torch.float32)[None, None]
         slots = [self.slots[seq]]
-        with _one_thread():
+        with one_thread():
             output = self.attention.forward_naive(rows, self.kv_cache, self.page_table, 0, slots)
         return output[0, 0].numpy()
 

@@ -52,8 +52,8 @@ def engine(
 
     `bare` are the dotted names of packages whose `__init__` is not run. `stand_ins` are modules,
     with all below them, that are replaced by placeholders even where they are installed. `alias`
-    is a name by which the engine imports its own package, where that is published under another
-    (then the package at the distribution's root, named like the distribution). Gives the folder.
+    is the name by which the engine imports its own package, one of the bare ones, where that is
+    published under another: then it lies at the root under the distribution's. Gives the folder.
 
     >>> with engine("kvspec-of-nobody", "1.0"):
     ...     pass
@@ -116,9 +116,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
             spec.submodule_search_locations = [str(place)]
             return spec
-        return importlib.machinery.PathFinder.find_spec(
-            place.name if not rest else fullname, [str(place.parent)]
-        )
+        return importlib.machinery.PathFinder.find_spec(fullname, [str(place.parent)])
 
 
 class _StandInLoader(importlib.abc.Loader):

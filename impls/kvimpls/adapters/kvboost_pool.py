@@ -16,7 +16,8 @@ import torch
 from attrs import define, evolve
 
 from kvimpls.adapters.engines import engine
-from kvspec import Contract, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
+from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only, one_thread
+from kvspec import Contract, Geometries, Geometry, OutOfBlocks
 
 with (
     engine(
@@ -31,8 +32,6 @@ with (
     _paged_attn: Any = import_module("kvboost.cpu_paged.paged_attn_cpu")
     _cpu_engine: Any = import_module("kvboost.cpu_paged.cpu_engine")
 
-_HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 4
-
 
 @define
 class _Sequence:
@@ -42,7 +41,7 @@ class _Sequence:
     seq_len_in_pool: int
 
 
-class KVBoostPool:
+class KVBoostPool(SmallHeads):
     """`BlockAllocator` and `append_kv_to_blocks`: core, sharing, store and attention.
 
     Source: kvboost 0.9.0, cpu_paged/: block_allocator.py, paged_attn_cpu.py, chunk_to_blocks.py.
@@ -59,17 +58,12 @@ class KVBoostPool:
         geometries=Geometries(max_tokens="none"),
     )
 
-    n_heads, n_kv_heads, d_k, d_v = _HEADS, _KV_HEADS, _HEAD_DIM, _HEAD_DIM
-    width = _KV_HEADS * 2 * _HEAD_DIM
-    dtype = np.dtype(np.float32)
-
     def __init__(self, geometry: Geometry) -> None:
-        if geometry.window is not None or geometry.max_tokens is not None:
-            raise UnsupportedGeometry(f"only num_blocks and block_size can be chosen: {geometry}")
+        blocks_only(geometry)
         self.allocator = _block_allocator.BlockAllocator(
             num_layers=1,
-            num_heads=_KV_HEADS,
-            head_dim=_HEAD_DIM,
+            num_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
             num_blocks=geometry.num_blocks,
             block_size=geometry.block_size,
             dtype=torch.float32,
@@ -91,7 +85,7 @@ class KVBoostPool:
     def append(self, seq: int, num_tokens: int) -> None:
         """Append zeros for `num_tokens` tokens, as `CPUPagedEngine._append_new_kv_to_pool` does."""
         sequence = self.sequences[seq]
-        zeros = torch.zeros(_KV_HEADS, num_tokens, _HEAD_DIM)
+        zeros = torch.zeros(KV_HEADS, num_tokens, HEAD_DIM)
         try:
             sequence.block_table, sequence.seq_len_in_pool = _paged_attn.append_kv_to_blocks(
                 allocator=self.allocator,
@@ -136,7 +130,7 @@ class KVBoostPool:
         """Store keys and values by `BlockAllocator.write_kv`, token by token."""
         table, size = self.sequences[seq].block_table, self.allocator.block_size
         for position, row in enumerate(np.array(values, dtype=self.dtype), start):
-            keys, data = torch.from_numpy(row).reshape(2, _KV_HEADS, _HEAD_DIM)
+            keys, data = torch.from_numpy(row).reshape(2, KV_HEADS, HEAD_DIM)
             index, slot = divmod(position, size)
             self.allocator.write_kv(0, table[index], slot, keys, data)
 
@@ -152,16 +146,12 @@ class KVBoostPool:
     def attend(self, seq: int, query: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One query over all tokens of `seq`, by `paged_attention_fwd`."""
         sequence = self.sequences[seq]
-        heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, _HEADS, 1, _HEAD_DIM)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # so few numbers are not worth waking the others for
-        try:
+        heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, HEADS, 1, HEAD_DIM)
+        with one_thread():
             output = _paged_attn.paged_attention_fwd(
                 heads, self.allocator, [sequence.block_table], [sequence.seq_len_in_pool], layer=0
             )
-        finally:
-            torch.set_num_threads(threads)
-        values: npt.NDArray[Any] = output.reshape(_HEADS, _HEAD_DIM).numpy()
+        values: npt.NDArray[Any] = output.reshape(HEADS, HEAD_DIM).numpy()
         return values
 
 
@@ -201,7 +191,7 @@ class KVBoostEngine(KVBoostAsking):
 
     def allocate(self, seq: int, num_tokens: int) -> None:
         """Load a prompt of `num_tokens` cached tokens, if there is any (as `_decode_with_kv`)."""
-        zeros = torch.zeros(1, _KV_HEADS, num_tokens, _HEAD_DIM)
+        zeros = torch.zeros(1, KV_HEADS, num_tokens, HEAD_DIM)
         table: list[int] = []
         if num_tokens > 0:
             try:

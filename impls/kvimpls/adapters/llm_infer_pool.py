@@ -16,7 +16,8 @@ import torch
 from attrs import evolve
 
 from kvimpls.adapters.engines import engine
-from kvspec import Admission, Contract, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
+from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only
+from kvspec import Admission, Contract, Geometries, Geometry, OutOfBlocks
 
 _NATIVE = "llm_infer.engines.native"
 with engine(
@@ -34,10 +35,8 @@ with engine(
     _kv_ops: Any = import_module(f"{_NATIVE}.attention.kv_ops")
     _naive: Any = import_module(f"{_NATIVE}.attention.backends.naive")
 
-_HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 4
 
-
-class LlmInferPool:
+class LlmInferPool(SmallHeads):
     """`BlockPool` with a `SequenceKVCache` a sequence: core, admission, store and attention.
 
     Source: llm-infer 0.8.0, engines/native: kv_cache/, attention/, engine.py, generation.py.
@@ -53,19 +52,14 @@ class LlmInferPool:
         geometries=Geometries(max_tokens="none"),
     )
 
-    n_heads, n_kv_heads, d_k, d_v = _HEADS, _KV_HEADS, _HEAD_DIM, _HEAD_DIM
-    width = _KV_HEADS * 2 * _HEAD_DIM
-    dtype = np.dtype(np.float32)
-
     def __init__(self, geometry: Geometry) -> None:
-        if geometry.window is not None or geometry.max_tokens is not None:
-            raise UnsupportedGeometry(f"only num_blocks and block_size can be chosen: {geometry}")
+        blocks_only(geometry)
         self.block_pool = _kv_cache.BlockPool(
             num_blocks=geometry.num_blocks,
             block_size=geometry.block_size,
             num_layers=1,
-            num_kv_heads=_KV_HEADS,
-            head_dim=_HEAD_DIM,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
             device="cpu",
             dtype=torch.float32,
         )
@@ -126,13 +120,13 @@ class LlmInferPool:
     def write(self, seq: int, start: int, values: npt.NDArray[Any]) -> None:
         """Store keys and values by `update_kv_cache`, as a forward pass up to there does."""
         rows = torch.from_numpy(np.array(values, dtype=self.dtype))
-        keys, data = (part.reshape(1, len(rows), _KV_HEADS, -1) for part in rows.tensor_split(2, 1))
+        keys, data = (part.reshape(1, len(rows), KV_HEADS, -1) for part in rows.tensor_split(2, 1))
         reached = _kv_cache.SequenceKVCache(self.running[seq].block_ids, start + len(rows))
         _kv_ops.update_kv_cache(keys, data, 0, [reached], self.block_pool)
 
     def read(self, seq: int) -> npt.NDArray[Any]:
         """What the attention backend gathers for `seq`, one row a token."""
-        gathered = _naive._gather_kv(self.running[seq], self.block_pool, 0, _KV_HEADS, _KV_HEADS)
+        gathered = _naive._gather_kv(self.running[seq], self.block_pool, 0, KV_HEADS, KV_HEADS)
         if gathered is None:
             return np.empty((0, self.width), self.dtype)
         rows: npt.NDArray[Any] = torch.cat([part.flatten(1) for part in gathered], 1).numpy()
@@ -140,11 +134,11 @@ class LlmInferPool:
 
     def attend(self, seq: int, query: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The engine's attention of one query over all tokens of `seq`, as in a decode step."""
-        heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, 1, _HEADS, _HEAD_DIM)
+        heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, 1, HEADS, HEAD_DIM)
         output = _naive.NaiveAttentionBackend().forward(
-            heads, 0, [self.running[seq]], self.block_pool, _HEADS, _KV_HEADS, _HEAD_DIM**-0.5
+            heads, 0, [self.running[seq]], self.block_pool, HEADS, KV_HEADS, HEAD_DIM**-0.5
         )
-        values: npt.NDArray[Any] = output.reshape(_HEADS, _HEAD_DIM).numpy()
+        values: npt.NDArray[Any] = output.reshape(HEADS, HEAD_DIM).numpy()
         return values
 
 

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from attrs import Factory, define, evolve
 
 from kvimpls.adapters.engines import engine
-from kvspec import Contract, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
+from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only
+from kvspec import Contract, Geometries, Geometry, OutOfBlocks
 
 with engine(
     "mini-infer",
@@ -27,8 +28,6 @@ with engine(
     _cache: Any = import_module("mini_infer.cache")
     _continuous: Any = import_module("mini_infer.scheduler.continuous")
     _qwen2: Any = import_module("mini_infer.models.qwen2")
-
-_HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 4
 
 
 @define
@@ -46,7 +45,7 @@ class _Request:
     before_reset: bool = False
 
 
-class MiniInferPool:
+class MiniInferPool(SmallHeads):
     """`BlockPool` with a `BlockTable` a sequence and `PrefixCache`, as `InferenceEngine.step` does.
 
     `PrefixCache` knows contents by tokens alone, so tokens under each key get numbers of their own.
@@ -72,20 +71,15 @@ class MiniInferPool:
         geometries=Geometries(block_sizes=tuple(range(2, 33)), max_tokens="none"),
     )
 
-    n_heads, n_kv_heads, d_k, d_v = _HEADS, _KV_HEADS, _HEAD_DIM, _HEAD_DIM
-    width = _KV_HEADS * 2 * _HEAD_DIM
-    dtype = np.dtype(np.float32)
-
     def __init__(self, geometry: Geometry) -> None:
-        if geometry.window is not None or geometry.max_tokens is not None:
-            raise UnsupportedGeometry(f"only num_blocks and block_size can be chosen: {geometry}")
+        blocks_only(geometry)
         self.block_size = geometry.block_size
         self.block_pool = _cache.BlockPool(
             num_blocks=geometry.num_blocks,
             block_size=geometry.block_size,
             num_layers=1,
-            num_kv_heads=_KV_HEADS,
-            head_dim=_HEAD_DIM,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
@@ -251,21 +245,21 @@ class MiniInferPool:
         keys, data, mask = self.block_pool.gather_batched_paged_kv(
             0, [request.block_table.physical_block_ids], [request.written]
         )
-        groups = _HEADS // _KV_HEADS
+        groups = HEADS // KV_HEADS
         output = F.scaled_dot_product_attention(
-            torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, _HEADS, 1, _HEAD_DIM),
+            torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, HEADS, 1, HEAD_DIM),
             _qwen2.repeat_kv(keys, groups),
             _qwen2.repeat_kv(data, groups),
             attn_mask=mask,
         )
-        values: npt.NDArray[Any] = output.reshape(_HEADS, _HEAD_DIM).numpy()
+        values: npt.NDArray[Any] = output.reshape(HEADS, HEAD_DIM).numpy()
         return values
 
 
 def _halves(rows: npt.NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of so many tokens, each of shape `(tokens, heads, head_dim)`."""
     keys, data = torch.from_numpy(rows).tensor_split(2, 1)
-    shape = (len(rows), _KV_HEADS, _HEAD_DIM)
+    shape = (len(rows), KV_HEADS, HEAD_DIM)
     return keys.reshape(shape), data.reshape(shape)
 
 

@@ -6,6 +6,7 @@ and repairs nothing: a fault of the engine comes through.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from attrs import evolve
@@ -15,7 +16,7 @@ from kvspec import Contract, Geometries, Geometry, OutOfBlocks
 
 # The package's own __init__ imports its model of transformers, and its metrics.
 with engine("smol-vllm", "0.1.2", bare=("smol_vllm",)):
-    from smol_vllm.block_manager import BlockSpaceManager  # type: ignore[import-not-found]
+    BlockSpaceManager: Any = import_module("smol_vllm.block_manager").BlockSpaceManager
 
 
 class BlockSpaces:

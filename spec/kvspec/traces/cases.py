@@ -131,6 +131,12 @@ def without(case: Case, start: int, stop: int) -> Case:
     return evolve(case, steps=case.steps[:start] + case.steps[stop:])
 
 
+def renamed_after(case: Case, i: int, names: dict[int, int]) -> Case:
+    """The case without the step `i`, after which these sequences have other names."""
+    later = (evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :])
+    return evolve(case, steps=(*case.steps[:i], *later))
+
+
 def number_of(operation: Operation) -> int:
     """The one length of an operation, 0 where it has none."""
     return dict(lengths(operation)).get(("num_tokens", None), 0)

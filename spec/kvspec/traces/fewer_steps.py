@@ -14,6 +14,7 @@ from kvspec.traces.cases import (
     made,
     number_of,
     operation_of,
+    renamed_after,
     several,
     sizes,
     stepped,
@@ -153,9 +154,7 @@ def join(case: Case) -> Iterator[Case]:
         if step.operation.subjects == started or not started:
             continue
         for other in dict.fromkeys(seq for s in case.steps for seq in s.operation.touched):
-            names = {started[0]: other}
-            later = (evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :])
-            joined = evolve(case, steps=(*case.steps[:i], *later))
+            joined = renamed_after(case, i, {started[0]: other})
             yield joined
             for j, end in enumerate(joined.steps):
                 if end.operation.method in _LEAVING and end.operation.touched == (other,):
@@ -168,9 +167,7 @@ def go_on(case: Case) -> Iterator[Case]:
     unused = 1 + max((seq for s in case.steps for seq in s.operation.touched), default=-1)
     for i, step in enumerate(case.steps):
         if step.operation.method == "free" and not step.wrong:
-            names = dict.fromkeys(step.operation.touched, unused)
-            later = (evolve(s, operation=s.operation.renamed(names)) for s in case.steps[i + 1 :])
-            yield evolve(case, steps=(*case.steps[:i], *later))
+            yield renamed_after(case, i, dict.fromkeys(step.operation.touched, unused))
 
 
 def drop_and_raise(case: Case) -> Iterator[Case]:

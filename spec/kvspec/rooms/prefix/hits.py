@@ -1,6 +1,6 @@
 """How much of a prompt must be found in the cache, how much may be, and what the rest needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -49,16 +49,17 @@ def found(
         there and contents not in facts.doubtful and not spec.contract.forgets
         for there, contents in zip(may, run, strict=True)
     ]
-    return Found(
-        must=_longest(must, size, lambda number: spec.released_before_a_hit(number)[0]),
-        may=_longest(may, size, lambda number: spec.released_before_a_hit(number)[-1]),
-    )
+    return Found(must=_longest(must, spec, 0), may=_longest(may, spec, -1))
 
 
-def _longest(there: list[bool], size: int, gone: Callable[[int], int]) -> int:
-    """The most tokens of which every block is there, but for those `gone` before the window."""
+def _longest(there: list[bool], spec: "Specification", which: int) -> int:
+    """The most tokens of which every block is there that is not released, the fewest or the most.
+
+    `which` of the numbers that may be released is meant.
+    """
+    size = spec.geometry.block_size
     for count in range(len(there), 0, -1):
-        if all(there[gone(count * size) : count]):
+        if all(there[spec.released_before_a_hit(count * size)[which] : count]):
             return count * size
     return 0
 
@@ -77,7 +78,7 @@ def hits(state: State, spec: "Specification", tokens: Tokens, key: Any) -> Itera
     past = History(len(tokens), None, len(tokens), 0, spec.geometry.max_tokens)
     total = spec.least(past)
     for count in range(whole.may // size, whole.must // size - 1, -1):
-        for gone in sorted({*spec.released_before_a_hit(count * size)}):
+        for gone in dict.fromkeys(spec.released_before_a_hit(count * size)):
             if all(facts.blocks_of(contents) for contents in run[gone:count]):
                 revived = [_revived(state, facts, contents) for contents in run[gone:count]]
                 yield Hit(
