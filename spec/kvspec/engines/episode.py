@@ -25,8 +25,13 @@ EVERY = 4
 _ATTEMPTS = 20
 """So many geometries are drawn until the allocator can be built with one."""
 
-_FAULTS = (0, 0, 0, 1, 2, 1, 3)
-"""At which checkpoint a call fails, in an episode in which calls fail; at 0 none does."""
+_FAULTS = (0, 0, 0, 0, 1, 1, 2, 3)
+"""At which checkpoint a call fails, in an episode in which calls fail; at 0 none does. The other
+choice is the last of the blocks that it takes: there most is to be undone."""
+
+_FAULTY = (None, None, None, 0, 12)
+"""From which step on calls fail in an episode. In most none do, since what fails on the way hides
+what goes wrong without; and before they do much may have been built up that they can spoil."""
 
 
 def _unheeded() -> None:
@@ -37,21 +42,24 @@ def _unheeded() -> None:
 class Episode:
     """A session with a small geometry, a mix of operations, a schedule of looks, and faults.
 
-    `sparse` says whether most steps look only at what they touched, and `faulty` whether some
-    calls are made to fail on the way.
+    `sparse` says whether most steps look only at what they touched, and `faulty` from which step
+    on some calls are made to fail on the way, if they are.
     """
 
     session: Session
     mix: generation.Mix
     sparse: bool
-    faulty: bool
+    faulty: int | None
 
     def step(self, chooser: Chooser) -> tuple[Breach, ...]:
         """One operation that the chooser draws; the laws that it broke."""
         session = self.session
         operation = generation.operation(chooser, self.mix, session.state, session.spec)
         sparse = self.sparse and session.state.clock % EVERY
-        fault = chooser.pick(_FAULTS) if self.faulty else 0
+        fault = 0
+        if self.faulty is not None and session.state.clock >= self.faulty:
+            last = session.spec.expect(session.state, operation).fresh
+            fault = chooser.pick((*_FAULTS, last, last, last))
         return session.perform(operation, TOUCHED if sparse else FULL, fault)
 
 
@@ -71,8 +79,7 @@ def begin(
     rooms = generation.focus(chooser, target.rooms)
     session = _session(chooser, target, rooms, ledger, timeout, refused)
     mix = generation.mix(chooser, session.spec, rooms)
-    # Most episodes without: what fails on the way hides what goes wrong without.
-    faulty = session.spec.claims("injection") and chooser.pick((False, False, True))
+    faulty = chooser.pick(_FAULTY) if session.spec.claims("injection") else None
     return Episode(session, mix, sparse, faulty)
 
 

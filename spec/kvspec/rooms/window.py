@@ -266,7 +266,7 @@ def _has_a_window(geometry: Geometry) -> bool:
 
 
 def _with_a_window(geometry: Geometry, chooser: Chooser | None) -> Geometry:
-    """A window of a few tokens; drawn, in about half of the geometries."""
+    """A window of a few tokens; drawn, in most of the geometries."""
     if geometry.groups is not None:
         return geometry
     if chooser is None:
@@ -274,7 +274,7 @@ def _with_a_window(geometry: Geometry, chooser: Chooser | None) -> Geometry:
         most = geometry.max_tokens
         roomy = most is None or most >= geometry.block_size + 3
         return evolve(geometry, window=3 if roomy else 1)
-    if chooser.pick((False, True)):
+    if chooser.pick((False, True, True)):
         return evolve(geometry, window=chooser.integer(1, 2 * geometry.block_size + 1))
     return geometry
 

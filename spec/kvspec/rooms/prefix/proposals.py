@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.generation import (
+    fit,
     length_near_boundary,
     live,
     longest,
@@ -119,7 +120,7 @@ def _press(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     size, free = spec.geometry.block_size, spec.available(state)
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
     uncached = free - len(state.at().idle)
-    blocks = chooser.pick((uncached + 1, uncached + 1, uncached + 2, free))
+    blocks = chooser.pick((uncached + 1, uncached + 2, uncached + 2, free))
     length = min(min(free, blocks) * size - chooser.pick((0, 0, 1)), most)
     tokens = (2, *(chooser.integer(0, 1) for _ in range(length - 1)))[:length]
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens)
@@ -167,6 +168,35 @@ def _publish(state: State, spec: "Specification", chooser: Chooser) -> Operation
     length, size = state.sequences[seq].length, spec.geometry.block_size
     whole = length // size * size
     return MarkWritten(seq, chooser.pick((length, length, length, whole, max(0, whole - 1))))
+
+
+def _outgrowing(state: State, spec: "Specification") -> dict[int, int]:
+    """By how many tokens a sequence grows towards where its window leaves an unpublished block.
+
+    One more token lets go of what nobody sees any more; where there is nothing yet, a sequence
+    becomes longer first, as long as there are blocks for that.
+    """
+    size, window = spec.geometry.block_size, spec.geometry.window
+    found: dict[int, int] = {}
+    for seq in _publishing(state, spec) if window else ():
+        sequence, place = state.sequences[seq], state.places[0]
+        seen = (facts_of(state).authors[seq].mark // size + 1) * size + (window or 0) - 1
+        count, length = max(1, seen - sequence.length), sequence.length
+        bounds = [b - length for b in (sequence.limit, spec.geometry.max_tokens) if b is not None]
+        if count <= min(bounds, default=count) and count <= fit(state, spec, length, place):
+            found[seq] = count
+    return found
+
+
+def _can_outgrow(state: State, spec: "Specification") -> bool:
+    return bool(_outgrowing(state, spec))
+
+
+def _outgrow(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """What is written there has gone by the time that somebody says so."""
+    counts = _outgrowing(state, spec)
+    seq = chooser.pick(tuple(counts))
+    return AppendTokens(seq, tuple(chooser.integer(0, 1) for _ in range(counts[seq])))
 
 
 def _mark(state: State, spec: "Specification", chooser: Chooser) -> Operation:
@@ -279,12 +309,13 @@ def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[O
 
 PROPOSALS = (
     Proposal("allocate_prompt", room_for_another, _allocate, weight=5),
-    Proposal("press", _can_press, _press, weight=5),
+    Proposal("press", _can_press, _press, weight=8),
     Proposal("append_tokens", some_live, _append, weight=2),
     Proposal("mark_written", _can_mark, _mark),
     Proposal("publish", _can_publish, _publish, urgent=True),
+    Proposal("outgrow", _can_outgrow, _outgrow, urgent=True),
     Proposal("lookup", _worth_asking, _ask),
-    Proposal("retire", _can_retire, _retire, weight=2),
+    Proposal("retire", _can_retire, _retire, weight=3),
     Proposal("cut_published", _can_cut, _cut),
     Proposal("go_on", _can_reopen, _go_on, weight=3),
     Proposal("reset_prefix_cache", _something_cached, _reset),
