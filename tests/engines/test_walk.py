@@ -157,7 +157,7 @@ def test_a_geometry_that_is_refused_is_drawn_again():
             raise UnsupportedGeometry("an even number")
         return Reference(geometry)
 
-    assert walk(target(picky), 0, steps=300).refused_geometries > 0
+    assert walk(target(picky), 0, steps=1200).refused_geometries > 0
     tested = target(Reference)
 
     def fails(geometry, checkpoint=None):
