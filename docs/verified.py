@@ -27,6 +27,7 @@ DATA = DOCS / "data"
 PAGE = DOCS / "verified.md"
 RUNS = DATA / "runs.json"
 MUSEUM = DATA / "museum-explored.json"
+STOPPED = DATA / "larger-scopes.json"
 
 DATE = "2026-11-30"
 """When the commands were last run."""
@@ -35,6 +36,8 @@ SMALL = "--blocks 4 --seqs 2 --block-size 2"
 MANY = "--max-states 1000000"
 LARGE = f"--blocks 6 --seqs 3 --block-size 2 {MANY}"
 WIDE = f"--blocks 6 --seqs 2 --block-size 2 {MANY}"
+WIDER = f"--blocks 8 --seqs 3 --block-size 2 {MANY}"
+WIDEST = f"--blocks 8 --seqs 4 --block-size 2 {MANY}"
 CACHED = f"--blocks 2 --seqs 2 --block-size 1 --max-tokens 2 {MANY}"
 
 COMMANDS: dict[str, str] = {
@@ -86,11 +89,55 @@ COMMANDS: dict[str, str] = {
 ALSO = {"CountsTheReleased": ("window",), "ForgetsTheBound": ("reservation",)}
 """What some exhibits of the museum need beside core and sharing to show."""
 
-CUT: dict[str, str] = {
-    "alone-prefix": "blocks of 2 tokens",
-    "alone-prefix-by-two": "lengths up to 4",
+LARGER: dict[str, tuple[str, str]] = {
+    "alone-sharing": ("8 blocks, 4 sequences", f"explore --spec {WIDEST}"),
+    "alone-rollback": (
+        "8 blocks",
+        f"explore --spec {WIDER} --capabilities core,sharing,rollback",
+    ),
+    "alone-reservation": (
+        "3 sequences",
+        f"explore --spec {LARGE} --capabilities core,sharing,reservation,admission",
+    ),
+    "alone-swap": (
+        "4 sequences",
+        f"explore --spec {WIDEST} --host-blocks 8 --capabilities core,sharing,swap",
+    ),
+    "alone-swap-lease": (
+        "6 blocks, 6 host blocks",
+        f"explore --spec {WIDE} --host-blocks 6 --capabilities core,sharing,rollback,swap,lease",
+    ),
+    "alone-window": (
+        "8 blocks",
+        f"explore --spec {WIDER} --window 3 --capabilities core,sharing,rollback,window",
+    ),
+    "alone-lease": (
+        "3 sequences",
+        f"explore --spec {LARGE} --capabilities core,sharing,lease",
+    ),
+    "alone-batch": (
+        "3 sequences",
+        f"explore --spec {LARGE} --capabilities core,sharing,batch",
+    ),
+    "alone-resize": (
+        "6 blocks",
+        f"explore --spec {LARGE} --capabilities core,sharing,resize",
+    ),
+    "alone-prefix": (
+        "blocks of 2 tokens",
+        f"explore --spec --blocks 2 --seqs 2 --block-size 2 --max-tokens 2 {MANY} "
+        "--capabilities core,prefix",
+    ),
+    "alone-prefix-by-two": (
+        "lengths up to 4",
+        f"explore --spec --blocks 2 --seqs 1 --block-size 2 --max-tokens 4 {MANY} "
+        "--capabilities core,prefix",
+    ),
 }
-"""By command, what differed in a larger scope that did not end within two minutes of CPU."""
+"""By command, the next larger scope: what differs, and the command, which is stopped."""
+
+CPU_LIMIT = 120
+"""Seconds of CPU after which a larger scope is stopped."""
 
 CONFIRMED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "no-overlap": ("steps", (), "at most 3 blocks a sequence"),
@@ -167,7 +214,11 @@ class Run(NamedTuple):
 def run_all(only: Sequence[str]) -> None:
     """Run every command, or some, and write what each says and how long it took."""
     DATA.mkdir(exist_ok=True)
-    for name in only or [*COMMANDS, MUSEUM.stem]:
+    for name in only or [*COMMANDS, MUSEUM.stem, STOPPED.stem]:
+        if name == STOPPED.stem:
+            scopes = {name: attempted(*larger) for name, larger in LARGER.items()}
+            STOPPED.write_text(json.dumps(scopes, indent=1) + "\n", encoding="utf-8")
+            continue
         if name == MUSEUM.stem:
             rows = list(explored_museum())
             MUSEUM.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -200,6 +251,21 @@ def _run(text: str) -> Run:
             raise SystemExit(f"kvspec {text}: exit code {done.returncode}\n{done.stderr}")
         data = json.loads(path.read_text(encoding="utf-8"))
     return Run(f"kvspec {text}", round(seconds, 1), round(busy, 1), done.returncode, data)
+
+
+def attempted(differs: str, text: str) -> dict[str, Any]:
+    """Whether a larger scope ends before its seconds of CPU are over."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvspec.cli", *shlex.split(text)],
+        capture_output=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT)),
+    )
+    # Whoever has used up its seconds is killed by a signal.
+    assert done.returncode <= 0, done.stderr.decode()
+    ended = done.returncode == 0
+    print(f"{text}: {'ended' if ended else 'stopped'}", flush=True)
+    return {"differs": differs, "command": f"kvspec {text}", "ended": ended}
 
 
 def explored_museum() -> Iterator[dict[str, Any]]:
@@ -343,14 +409,16 @@ def page() -> str:
         "",
         "Specification alone, everything to its end: of the scopes that were tried, the largest "
         "that took no more than two minutes of CPU on one core, and what differed in the next "
-        "larger one where that was cut off then; a dash: no larger one was tried. Tokens are of "
-        "two letters, under two keys, and there are at most two leases at once.",
+        "larger one, which was stopped then. Tokens are of two letters, under two keys, and there "
+        "are at most two leases at once.",
         "",
-        "| explored | scope | states | transitions | CPU, s | cut off after two minutes |",
+        "| explored | scope | states | transitions | CPU, s | stopped after two minutes |",
         "|---|---|---|---|---|---|",
     ]
+    larger = json.loads(STOPPED.read_text(encoding="utf-8"))
     for name, run in runs.items():
         if name.startswith("alone-"):
+            assert not larger[name]["ended"], f"{name} has a larger scope that ends"
             [search] = run.data["searches"]
             assert search["exhausted"], name
             cells = [
@@ -359,7 +427,7 @@ def page() -> str:
                 f"{search['states']:,}",
                 f"{search['transitions']:,}",
                 "—" if run.busy is None else f"{run.busy:,.0f}",
-                CUT.get(name, "—"),
+                f"{larger[name]['differs']}: `{larger[name]['command']}`",
             ]
             lines.append(f"| {' | '.join(cells)} |")
     lines += [
@@ -441,7 +509,8 @@ def main() -> None:
     """Make the page, or say that it is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", action="store_true", help="run all the commands first")
-    parser.add_argument("--only", action="append", choices=[*COMMANDS, MUSEUM.stem], default=[])
+    names = [*COMMANDS, MUSEUM.stem, STOPPED.stem]
+    parser.add_argument("--only", action="append", choices=names, default=[])
     parser.add_argument("--check", action="store_true", help="fail where the page is stale")
     options = parser.parse_args()
     if options.run:

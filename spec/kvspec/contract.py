@@ -181,7 +181,10 @@ ResetWhenUsed = Literal["epoch", "refused"]
 
 @frozen
 class Geometries:
-    """The geometries that an allocator can be built with; the suite stays inside."""
+    """The geometries that an allocator can be built with; the suite stays inside.
+
+    Without `own_pools` all KV groups take their blocks from one pool.
+    """
 
     min_blocks: int = field(default=1, validator=at_least(1))
     max_blocks: int | None = field(default=None, validator=optional(at_least(1)))
@@ -189,6 +192,7 @@ class Geometries:
         default=None, converter=as_tuple, validator=optional(each(at_least(1), least=1))
     )
     max_tokens: MaxTokens = field(default="optional", validator=one_of(MaxTokens))
+    own_pools: bool = field(default=True, validator=of(bool))
 
     def __attrs_post_init__(self) -> None:
         """Raise `ValueError` for a set of geometries that is empty."""
@@ -205,6 +209,7 @@ class Geometries:
             and (self.block_sizes is None or geometry.block_size in self.block_sizes)
             and not (self.max_tokens == "required" and geometry.max_tokens is None)
             and not (self.max_tokens == "none" and geometry.max_tokens is not None)
+            and (self.own_pools or len(geometry.pools) == 1)
         )
 
 

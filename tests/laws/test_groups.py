@@ -28,8 +28,12 @@ from scopes import (
 )
 
 from kvimpls.reference import Reference
-from kvspec.contract import Contract, Granular
+from kvspec.contract import Contract, Geometries, Granular
+from kvspec.driver.target import target
+from kvspec.engines.ledger import Ledger
+from kvspec.engines.machine import PROFILES, run_machine
 from kvspec.geometry import DEVICE, Geometry, Group, Place
+from kvspec.interface import UnsupportedGeometry
 from kvspec.kernel.generation import fit
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.outcome import DONE, Answer
@@ -38,7 +42,10 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Entries, State, TableOf, table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import ROOMS, groups, specification
+from kvspec.suite.check import check_allocator
+from kvspec.suite.report import Verdict
 
+QUICK = PROFILES["quick"]
 ALL = ("core", "sharing", "lease", "admission", "groups")
 OWN = Place(pool=1)
 """The pool that the second group has to itself."""
@@ -73,9 +80,28 @@ def test_a_witness_makes_its_law_bite(law):
     assert bites_in_its_witness(law, Reference)
 
 
+class OnePool(Reference):
+    """The reference, where all groups take from one pool."""
+
+    contract = Contract(geometries=Geometries(own_pools=False))
+
+    def __init__(self, geometry: Geometry, **more: object) -> None:
+        if len(geometry.pools) > 1:
+            raise UnsupportedGeometry("all groups take from one pool")
+        super().__init__(geometry, **more)  # type: ignore[arg-type]  # a checkpoint, or nothing
+
+
+def test_where_groups_have_no_pools_of_their_own_none_is_tried():
+    """The law is judged, and bites, in geometries with one pool."""
+    tested = target(OnePool)
+    report, run = check_allocator(tested, profile="quick"), run_machine(tested, QUICK, Ledger())
+    assert report.laws["groups"].verdict is Verdict.HELD
+    assert (run.trace, run.refused_geometries) == (None, 0)
+
+
 def test_the_witness_has_a_refusal_of_the_second_group_alone():
     """In the plainest geometry the first group could hold what the second cannot."""
-    geometry = groups.ROOM.shaped(Geometry(4, 2), None)
+    geometry = groups.ROOM.shaped(Geometry(4, 2), Geometries(), None)
     spec = specification(geometry, Contract(), ("core", "groups"))
     assert spec.geometry.pools == (4, 2)
     first_call = spec.operation(groups.LAWS[0].witness(geometry)[0])
@@ -389,7 +415,7 @@ def test_groups_need_the_capability_and_blocks_that_lie_anywhere():
 def test_half_of_the_drawn_geometries_are_plain_and_the_others_of_every_kind():
     """Two groups and three, shared pools and own ones, and the window goes to one of them."""
     base = Geometry(6, 2, window=3, num_host_blocks=2)
-    drawn = [groups.ROOM.shaped(base, RandomChooser(seed)) for seed in range(200)]
+    drawn = [groups.ROOM.shaped(base, Geometries(), RandomChooser(seed)) for seed in range(200)]
     grouped = [geometry for geometry in drawn if geometry.groups is not None]
     assert 70 < len(grouped) < 130
     assert {2, 3} == {len(geometry.layout) for geometry in grouped}
@@ -397,9 +423,13 @@ def test_half_of_the_drawn_geometries_are_plain_and_the_others_of_every_kind():
     for geometry in grouped:
         assert geometry.num_host_blocks == 0
         assert [group.window for group in geometry.layout if group.window] == [3]
+    shared = Geometries(own_pools=False)
+    drawn = [groups.ROOM.shaped(base, shared, RandomChooser(seed)) for seed in range(200)]
+    assert {len(geometry.pools) for geometry in drawn} == {1}
+    assert {len(geometry.layout) for geometry in drawn} == {1, 2, 3}
     none = evolve(base, window=None)
     for seed in range(20):
-        shaped = groups.ROOM.shaped(none, RandomChooser(seed))
+        shaped = groups.ROOM.shaped(none, Geometries(), RandomChooser(seed))
         assert all(group.window is None for group in shaped.layout)
 
 

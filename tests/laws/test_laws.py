@@ -29,7 +29,7 @@ from scopes import (
 from kvimpls.museum import SpuriousRefusalAtExactFit
 from kvimpls.reference import Reference
 from kvimpls.traditional import ContiguousFirstFit
-from kvspec.contract import Contract, Exact, Granular, Unspecified
+from kvspec.contract import Contract, Exact, Geometries, Granular, Unspecified
 from kvspec.geometry import DEVICE, Geometry
 from kvspec.interface import Copy
 from kvspec.kernel.law import Law, LawBroken
@@ -404,7 +404,7 @@ def test_under_the_strict_contract_a_change_of_mind_is_a_breach_of_admission():
 def test_a_capability_that_is_not_claimed_brings_no_law(room):
     """The laws of a specification are those of the rooms claimed, in the published order."""
     claimed = ("core",) if room.capability == "core" else ("core", room.capability, *room.needs)
-    geometry = room.shaped(Geometry(4, 2), None)
+    geometry = room.shaped(Geometry(4, 2), Geometries(), None)
     spec = specification(geometry, Contract(), claimed)
     applies = {r.capability for r in ROOMS if r.capability in claimed and r.applies(geometry)}
     assert room.capability in applies

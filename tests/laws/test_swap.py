@@ -17,7 +17,7 @@ from faults import bites_in_its_witness, first_of_its_own, not_idle
 from scopes import RandomChooser, allocate, append, begin, fork, free, reached, scope, told
 
 from kvimpls.reference import Reference
-from kvspec.contract import Contract, Granular
+from kvspec.contract import Contract, Geometries, Granular
 from kvspec.geometry import DEVICE, HOST, Geometry
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.outcome import DONE
@@ -401,6 +401,7 @@ def test_swapping_asks_for_host_blocks_and_host_blocks_for_swapping():
 
 def test_drawn_hosts_are_of_all_sizes_and_never_empty():
     """Both a host that holds everything and one of a single block come often."""
-    drawn = [swap.ROOM.shaped(Geometry(4, 2), RandomChooser(s)).num_host_blocks for s in range(40)]
+    shapes = [swap.ROOM.shaped(Geometry(4, 2), Geometries(), RandomChooser(s)) for s in range(40)]
+    drawn = [shape.num_host_blocks for shape in shapes]
     assert {1, 2, 4} <= set(drawn)
     assert min(drawn) > 0

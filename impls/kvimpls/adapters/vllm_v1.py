@@ -19,7 +19,7 @@ import torch
 from attrs import evolve, frozen
 
 from kvimpls.adapters.engines import engine
-from kvspec import Contract, Copy, Geometry, OutOfBlocks, UnsupportedGeometry
+from kvspec import Contract, Copy, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
 
 # What the block manager imports for its types alone, and libraries that only the engine's servers,
 # kernels and workers use. Hashing (hashlib, pickle) and the requests (msgspec, pydantic) are real.
@@ -318,6 +318,8 @@ class HybridManager(Manager):
         Manager.contract,
         capabilities=("core", "groups", "window", "lease"),
         window_before_refusal=True,
+        # KVCacheManager has one BlockPool, which KVCacheCoordinator gives to all its managers.
+        geometries=Geometries(own_pools=False),
     )
 
     def block_table(self, seq: int, group: int = 0) -> list[int | None]:

@@ -75,7 +75,7 @@ class Target:
         """The plainest geometry in which there is something to judge by `law`, if there is one."""
         plain = plain_geometry(self.contract)
         room = next(room for room in self.rooms if room.capability == law.capability)
-        shaped = room.shaped(plain, None)
+        shaped = room.shaped(plain, self.contract.geometries, None)
         return shaped if self.contract.geometries.admits(shaped) else None
 
     def specification(self, geometry: Geometry | None = None) -> Specification:

@@ -124,7 +124,7 @@ def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geom
         limits += [max(1, num_blocks * block_size // 2), block_size + 1]
     drawn = Geometry(num_blocks, block_size, max_tokens=chooser.pick(limits))
     for room in rooms:
-        drawn = room.shaped(drawn, chooser)
+        drawn = room.shaped(drawn, allowed, chooser)
     return drawn
 
 

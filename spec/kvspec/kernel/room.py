@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import field, frozen
 
+from kvspec.contract import Geometries
 from kvspec.geometry import Geometry, Place
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Event
@@ -73,7 +74,7 @@ def _none(geometry: Geometry) -> bool:
     return False
 
 
-def _as_it_is(geometry: Geometry, chooser: Chooser | None) -> Geometry:
+def _as_it_is(geometry: Geometry, allowed: Geometries, chooser: Chooser | None) -> Geometry:
     return geometry
 
 
@@ -91,8 +92,8 @@ class Room:
     true. `needs` are the capabilities without which this one cannot be claimed.
 
     `applies` says in which geometries there is something to judge, `needed_by` which of them make
-    no sense without this capability, and `shaped` makes one of any
-    other: the plainest, or one that the chooser draws. `views` names by tier of memory the methods
+    no sense without this capability, and `shaped` makes one of any other, among those allowed: the
+    plainest, or one that the chooser draws. `views` names by tier of memory the methods
     that give a block table there and the count of free blocks.
 
     `facts` is the room's initial slice of the state, if it has any, `fold` reacts to events by
@@ -115,7 +116,7 @@ class Room:
     needs: tuple[str, ...] = ()
     applies: Callable[[Geometry], bool] = _any
     needed_by: Callable[[Geometry], bool] = _none
-    shaped: Callable[[Geometry, Chooser | None], Geometry] = _as_it_is
+    shaped: Callable[[Geometry, Geometries, Chooser | None], Geometry] = _as_it_is
     views: Mapping[str, tuple[str, str]] = field(factory=dict)
     operations: tuple[type[Operation], ...] = ()
     facts: object = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from kvspec.contract import Geometries
 from kvspec.geometry import DEVICE, Geometry, Group, Place, blocks_for
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Ended
@@ -211,17 +212,18 @@ def _grouped(geometry: Geometry) -> bool:
     return not ungrouped(geometry)
 
 
-def _with_groups(geometry: Geometry, chooser: Chooser | None) -> Geometry:
+def _with_groups(geometry: Geometry, allowed: Geometries, chooser: Chooser | None) -> Geometry:
     """A second group with a smaller pool of its own; drawn, in half of them two or three groups.
 
-    The window of the geometry, if it has one, is then that of one group.
+    The window of the geometry, if it has one, is then that of one group; and pools of their own
+    only where they may have some.
     """
     size = geometry.block_size
     if geometry.groups is not None:
         return geometry
     if chooser is None:
         own = max(1, (geometry.capacity - 1) // (size + 1))
-        groups = [Group(size), Group(size + 1, num_blocks=own)]
+        groups = [Group(size), Group(size + 1, num_blocks=own if allowed.own_pools else None)]
         return evolve(geometry, window=None, num_host_blocks=0, groups=groups)
     if chooser.pick((True, False)):
         return geometry
@@ -231,6 +233,8 @@ def _with_groups(geometry: Geometry, chooser: Chooser | None) -> Geometry:
         even = max(1, blocks_for(geometry.capacity, other))
         # Mostly so few that the first group may fit, and be taken, before another does not.
         owned = chooser.pick((even - 1, None, even // 2, even * 2 // 3, None, even))
+        if not allowed.own_pools:
+            owned = None
         groups.append(Group(other, num_blocks=None if owned is None else max(1, owned)))
     if geometry.window is not None:
         where = chooser.integer(0, len(groups) - 1)

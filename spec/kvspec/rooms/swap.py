@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve, frozen
 
+from kvspec.contract import Geometries
 from kvspec.geometry import HOST, Geometry, Place
 from kvspec.interface import Copy
 from kvspec.kernel.chooser import Chooser
@@ -371,7 +372,7 @@ def _has_a_host(geometry: Geometry) -> bool:
     return geometry.num_host_blocks > 0  # which a geometry with groups has not
 
 
-def _with_a_host(geometry: Geometry, chooser: Chooser | None) -> Geometry:
+def _with_a_host(geometry: Geometry, allowed: Geometries, chooser: Chooser | None) -> Geometry:
     """As many host blocks as on the device; drawn, often so few that swapping out is refused."""
     if geometry.groups is not None:
         return geometry

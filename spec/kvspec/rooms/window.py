@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from kvspec.contract import Geometries
 from kvspec.geometry import Geometry, whole_blocks
 from kvspec.kernel.chooser import Chooser
 from kvspec.kernel.events import Cloned, Grew, Inherited
@@ -265,7 +266,7 @@ def _has_a_window(geometry: Geometry) -> bool:
     return any(group.window is not None for group in geometry.layout)
 
 
-def _with_a_window(geometry: Geometry, chooser: Chooser | None) -> Geometry:
+def _with_a_window(geometry: Geometry, allowed: Geometries, chooser: Chooser | None) -> Geometry:
     """A window of a few tokens; drawn, in most of the geometries."""
     if geometry.groups is not None:
         return geometry

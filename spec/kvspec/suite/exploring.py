@@ -141,7 +141,7 @@ def scope_geometry(geometry: Geometry, contract: Contract, capabilities: Sequenc
     """
     for room in ROOMS:
         if room.capability in capabilities and not room.applies(geometry):
-            geometry = room.shaped(geometry, None)
+            geometry = room.shaped(geometry, contract.geometries, None)
     if not contract.geometries.admits(geometry):
         raise TargetError(f"the contract excludes {geometry}: see its field geometries")
     return geometry
