@@ -4,8 +4,9 @@
 stops the stream of a request that the scheduler has swapped out ("preempted/aborted concurrently"
 is looked for as a `KeyError`, but a swapped sequence keeps its table). So its table gets a device
 page after its host pages, or its host page is the one to write to. `swap_in` then looks for the
-device page among the host's and raises `KeyError`, with one device page taken from the pool each
-time, and the first pages moved already. `schedule` calls it in every iteration.
+device page among the host's and raises `KeyError` out of `schedule`, with a device page taken from
+the pool and the first pages moved already. The request stays swapped out, also in the iterations
+after that.
 
 The script runs the scheduler's own iterations as for a backend that supports hard injection
 (`allow_preemption`), and `append_slot` as `generate` calls it.
@@ -85,6 +86,7 @@ async def main() -> None:
         except KeyError as error:
             free.append(manager.num_free_gpu_blocks())
             print(f"schedule() raised KeyError: {error}; {free[-1]} device pages are free")
+    assert free
     assert scheduler.swapped == [old]
     assert not scheduler.running
     tables = {page for seq in manager._seq_states.values() for page in seq.logical_to_physical}

@@ -5,18 +5,23 @@ Where an engine is not there, what needs it is skipped; `make wild` fetches all.
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import records
 
+from kvimpls import adapters
 from kvimpls.adapters.engines import unpacked
+from kvimpls.adapters.fetch import ENGINES as FETCHED
 from kvspec.driver.target import ENGINES, NotInstalled, Target, registered
 from kvspec.engines.replay import replay
 from kvspec.rooms import ORDER
@@ -25,6 +30,7 @@ from kvspec.suite.contracts import resolve
 from kvspec.suite.report import ExitCode
 from kvspec.traces.trace import load
 
+ADAPTERS = Path(adapters.__file__).parent
 ALL = records.engines()
 FOUND = [finding for engine in ALL for finding in engine.findings]
 SHOWN = {finding.target for finding in FOUND}
@@ -44,6 +50,20 @@ def resolved(name: str, contract: str = "") -> Target:
 def test_every_engine_that_is_registered_has_a_record() -> None:
     """And nothing is recorded that is not registered."""
     assert {name for engine in ALL for name in engine.targets} == set(registered(ENGINES))
+
+
+def test_the_versions_agree() -> None:
+    """The record, what is fetched, the extra and the adapter are about one version."""
+    asked = [Requirement(line) for line in requires("kvspec") or ()]
+    extras = {r.name: r.specifier for r in asked if f'extra == "{r.name}"' in str(r.marker)}
+    recorded = {engine.engine: engine.version for engine in ALL}
+    assert recorded["transformers"] in extras["transformers"]
+    assert {name: v for name, v in recorded.items() if name != "transformers"} == FETCHED
+    modules = [path.read_text("utf-8") for path in ADAPTERS.glob("*.py")]
+    for name, version in FETCHED.items():
+        assert str(extras[name]) == f"=={version}"
+        [adapter] = [text for text in modules if re.search(rf'engine\(\s*"{name}"', text)]
+        assert f'"{version}"' in adapter, name
 
 
 def test_a_finding_is_told_in_full() -> None:
