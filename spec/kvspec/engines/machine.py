@@ -119,7 +119,7 @@ class Profile:
 
 PROFILES = {
     "quick": Profile(episodes=60, steps=30),
-    "ci": Profile(episodes=300, steps=40),
+    "ci": Profile(episodes=400, steps=40),
     "thorough": Profile(episodes=3000, steps=60),
 }
 

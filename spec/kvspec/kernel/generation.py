@@ -115,7 +115,9 @@ def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geom
     sizes = allowed.block_sizes or (2, 3, 4, 2, 4, 1)
     low = allowed.min_blocks
     most = allowed.max_blocks or max(low, 12)
-    counts = [n for n in (6, 8, 4, 12, 10, 7, 5, 3, 2, 1) if low <= n <= most] or [low]
+    # In the smallest pools two things hardly ever go on at once.
+    counts = [n for n in (6, 8, 4, 12, 10, 7, 5, 3, 2, 6, 8, 4, 5, 3, 1) if low <= n <= most]
+    counts = counts or [low]
     num_blocks, block_size = chooser.pick(counts), chooser.pick(sizes)
     limits: list[int | None] = []
     if allowed.max_tokens != "required":
@@ -156,7 +158,7 @@ def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
     first, *_ = spec.proposals()
     found = [(first, chooser.pick((first.weight, 1)))]
     for proposal in spec.proposals(rooms):
-        factor = chooser.pick((1, 1, 1, 0, 3) if proposal.name != WRONG_CALL else (1, 0))
+        factor = chooser.pick((1, 1, 1, 0, 3) if proposal.name != WRONG_CALL else (1, 1, 0))
         if factor and proposal is not first:
             found.append((proposal, proposal.weight * factor))
     others_together = sum(weight for proposal, weight in found if not proposal.urgent)

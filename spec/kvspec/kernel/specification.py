@@ -33,7 +33,7 @@ def _wrong_call(state: State, spec: "Specification", chooser: Chooser) -> Operat
     return chooser.pick([wrong for room in spec.rooms for wrong in room.wrong(state, spec)])
 
 
-_WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call, weight=2)
+_WRONG_CALL = Proposal(WRONG_CALL, _always, _wrong_call, weight=3)
 
 
 @frozen(eq=False, slots=False)

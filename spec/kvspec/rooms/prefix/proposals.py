@@ -100,7 +100,7 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
         length = len(chooser.pick(known)[0]) + chooser.pick((1, 1, 0, size, size + 1))
     else:
         # At least one whole block, where there is room for it: less can never be found again.
-        blocks = min(chooser.pick((1, 2, 1, 3)), spec.available(state) + chooser.pick((0, 0, 0, 1)))
+        blocks = min(chooser.pick((1, 2, 2, 3)), spec.available(state) + chooser.pick((0, 0, 0, 1)))
         near = [n for n in (blocks * size, blocks * size - size + 1) if 0 <= n <= most]
         length = chooser.integer(0, min(most, 2 * size), near=near * (2 * size))
     if spec.contract.misuse == "callers_duty":
@@ -109,6 +109,19 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
     if not known:
         key = chooser.pick(KEYS)
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens, key)
+
+
+def _can_hit(state: State, spec: "Specification") -> bool:
+    return bool(facts_of(state).published) and room_for_another(state, spec)
+
+
+def _hit(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """What is published, and one token or one block more: a hit, whoever has the blocks now."""
+    contents = chooser.pick(tuple(facts_of(state).published.values()))
+    more = chooser.pick((1, 1, spec.geometry.block_size))
+    most = spec.geometry.max_tokens or _MOST_TOKENS
+    tokens = (*contents.tokens, *(chooser.integer(0, 1) for _ in range(more)))[:most]
+    return AllocatePrompt(chooser.pick(new_ids(state)), tokens, contents.key)
 
 
 def _can_press(state: State, spec: "Specification") -> bool:
@@ -120,7 +133,7 @@ def _press(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     size, free = spec.geometry.block_size, spec.available(state)
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
     uncached = free - len(state.at().idle)
-    blocks = chooser.pick((uncached + 1, uncached + 2, uncached + 2, free))
+    blocks = chooser.pick((uncached + 1, uncached + 1, uncached + 2, uncached + 2, free))
     length = min(min(free, blocks) * size - chooser.pick((0, 0, 1)), most)
     tokens = (2, *(chooser.integer(0, 1) for _ in range(length - 1)))[:length]
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens)
@@ -309,6 +322,7 @@ def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[O
 
 PROPOSALS = (
     Proposal("allocate_prompt", room_for_another, _allocate, weight=5),
+    Proposal("hit", _can_hit, _hit, weight=4),
     Proposal("press", _can_press, _press, weight=8),
     Proposal("append_tokens", some_live, _append, weight=2),
     Proposal("mark_written", _can_mark, _mark),
