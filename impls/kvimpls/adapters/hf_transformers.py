@@ -197,8 +197,8 @@ class PrefixSharingCache(PagedCache):
         # CacheAllocator.mark_complete_blocks: "the request adopts the existing block and releases
         # its duplicate".
         deduplicates=True,
-        # PagedAttentionCache.compute_free_capacity adds free sectors and the pool's free blocks; a
-        # cached block is in neither until evict_cached_blocks has been "returning them to the pool".
+        # PagedAttentionCache.compute_free_capacity adds free sectors and the pool's free blocks. A
+        # cached block is in neither until evict_cached_blocks is "returning them to the pool".
         free_counts_cached=False,
         # CacheAllocator.free_blocks: complete blocks "are cached but may be released anytime". And
         # they are: BlockLedger.evict_cached_blocks "evicts all the cached blocks", however few are
