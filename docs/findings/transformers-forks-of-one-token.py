@@ -4,8 +4,8 @@
 are forked before it: the budget becomes `len(request_tokens) - 1`. Where the prefix cache has all
 but one token, that is zero, and the request is scheduled for no tokens. Alone in its batch (as
 when it is the only one that waits) it makes a forward pass of no tokens, which raises in the
-attention; the generation thread ends, and every request that is there fails with it. A prompt of one
-block and a token that comes twice is enough; so is a prompt of one token, without any cache.
+attention; the generation thread ends, and every request that is there fails with it. A prompt of
+one block and a token that comes twice is enough; so is a prompt of one token, without any cache.
 
 Reached through the engine's own loop: by `generate_batch`, with a random model of one layer on the
 CPU. The allocator does what it was asked for, so that the suite does not find this.
