@@ -3,10 +3,11 @@
 The engine is `transformers.generation.continuous_batching`: `PagedAttentionCache` (cache.py) with
 its `CachePool` and `FullAttentionCacheAllocator` (cache_allocators/). It needs no model and runs
 on the CPU. `PagedCache` does what the engine's scheduler does around each call, naming the function
-that it follows. It checks nothing and repairs nothing: a fault of the engine comes through.
+that it follows. `PrefixSharingCache` is the same with the blocks that the engine finds again by
+their hash. Nothing is checked and nothing repaired: a fault of the engine comes through.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import gcd
 from threading import Lock
@@ -72,7 +73,7 @@ def _build(geometry: Geometry) -> engine.PagedAttentionCache:
         max_batch_tokens=1,
         max_memory_percent=1.0,
         # Off, `CacheAllocator.count_shareable_blocks` is 0 and a fork copies every block. On,
-        # prefix sharing is allowed too, but idle: only `mark_complete_blocks` gives blocks a hash.
+        # prefix sharing is allowed too, and idle until `mark_complete_blocks` gives blocks a hash.
         allow_block_sharing=True,
     )
     try:
@@ -180,6 +181,138 @@ class PagedCache:
         """The free bytes that the engine counts, in blocks."""
         free_bytes = self.cache.compute_free_capacity(relative=False)
         return int(free_bytes) // self.allocator.bytes_per_block
+
+
+class PrefixSharingCache(PagedCache):
+    """`PagedCache` whose complete blocks are found again by their hash: core, sharing and prefix.
+
+    The engine publishes a block after the forward pass that completed it, which is `mark_written`
+    here. It knows contents by tokens alone, so tokens under each key get numbers of their own.
+    """
+
+    contract = evolve(
+        PagedCache.contract,
+        # Not rollback nor swap: a request that is offloaded loses its whole table.
+        capabilities=("core", "sharing", "prefix"),
+        # CacheAllocator.mark_complete_blocks: "the request adopts the existing block and releases
+        # its duplicate".
+        deduplicates=True,
+        # PagedAttentionCache.compute_free_capacity adds free sectors and the pool's free blocks. A
+        # cached block is in neither until evict_cached_blocks is "returning them to the pool".
+        free_counts_cached=False,
+        # CacheAllocator.free_blocks: complete blocks "are cached but may be released anytime". And
+        # they are: BlockLedger.evict_cached_blocks "evicts all the cached blocks", however few are
+        # short; OffloadingManager.offload_requests has that done before it knows whether it helps,
+        # and frees what a starved request had matched so that it "cannot be reused later".
+        forgets=True,
+        # BlockLedger.evict_cached_blocks passes by the blocks that a request has, which keep their
+        # hashes, and PagedAttentionCache.reset "frees the cache of all requests".
+        reset_when_used="refused",
+    )
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        self.keys: dict[str, Any] = {}
+        self.marks: dict[str, int] = {}
+        self.token_ids: dict[tuple[str, int], int] = {}
+
+    def _numbers(self, tokens: Sequence[int], key: Any) -> list[int]:
+        numbers, name = self.token_ids, repr(key)
+        return [numbers.setdefault((name, int(token)), len(numbers)) for token in tokens]
+
+    def _store(self, state: RequestState, num_tokens: int) -> None:
+        # ContinuousBatchProcessor.prepare_next_batch: where nothing could be scheduled, it has the
+        # cached blocks evicted, and tries again if there were any.
+        try:
+            super()._store(state, num_tokens)
+        except OutOfBlocks:
+            if not self.cache.evict_cached_blocks():
+                raise
+            super()._store(state, num_tokens)
+
+    def allocate_prompt(self, seq: int, tokens: Sequence[int], key: Any = None) -> int:
+        """Start `seq` with what is cached of `tokens`, as `Scheduler._infer_request_tokens`."""
+        state = RequestState(request_id=str(seq), initial_tokens=self._numbers(tokens, key))
+        prompt = state.remaining_prefill_tokens
+        cached = self.cache.search_prefix_match(state.request_id, prompt)
+        state.position_offset += cached
+        try:
+            self._store(state, len(prompt) - cached)
+        except OutOfBlocks:
+            # OffloadingManager.offload_requests goes on with this where the eviction was no help.
+            self.cache.free_blocks(state.request_id, no_cache=True)
+            raise
+        self.active_requests[state.request_id] = state
+        self.keys[state.request_id], self.marks[state.request_id] = key, cached
+        return cached
+
+    def append_tokens(self, seq: int, tokens: Sequence[int]) -> None:
+        """Reserve slots for more tokens of `seq`, which are known where all before them are."""
+        state = self.active_requests[str(seq)]
+        all_known = len(_tokens(state)) == state.current_len()
+        self._store(state, len(tokens))
+        if all_known:
+            state.generated_tokens += self._numbers(tokens, self.keys.get(state.request_id))
+
+    def mark_written(self, seq: int, num_tokens: int) -> None:
+        """Publish the blocks that are complete now, as `ContinuousBatchProcessor.update_batch`.
+
+        The forward pass is one of the tokens since the last mark; their blocks were counted when
+        it was scheduled (`Scheduler._process_candidates`).
+        """
+        state = self.active_requests[str(seq)]
+        mark = self.marks.get(state.request_id, 0)
+        if num_tokens <= mark:  # no forward pass is without tokens
+            return
+        scheduled = RequestState(request_id=str(seq), initial_tokens=[], position_offset=mark)
+        complete = self.cache.count_new_complete_blocks(scheduled, num_tokens - mark)
+        self.cache.mark_complete_blocks(state, complete)
+        self.marks[state.request_id] = num_tokens
+
+    def lookup(self, tokens: Sequence[int], key: Any = None) -> int:
+        """What a prompt of these tokens and one more would be matched with."""
+        blocks = self.allocator.match_prefix_blocks([*self._numbers(tokens, key), -1])
+        return len(blocks) * self.allocator.tokens_per_page
+
+    def reset_prefix_cache(self) -> None:
+        """Evict all that is cached; refused where a request has blocks, which would stay."""
+        if any(self.allocator.block_table.values()):
+            raise OutOfBlocks("the blocks that are in use keep their hashes")
+        self.cache.evict_cached_blocks()
+
+    def fork(self, parent: int, child: int) -> list[Copy]:
+        """As without prefix sharing: the child has the parent's tokens, key and mark."""
+        copies = super().fork(parent, child)
+        for kept in (self.keys, self.marks):
+            if str(parent) in kept:
+                kept[str(child)] = kept[str(parent)]
+        return copies
+
+    def free(self, seq: int) -> None:
+        """As without prefix sharing: what is complete stays cached."""
+        super().free(seq)
+        for kept in (self.keys, self.marks):
+            kept.pop(str(seq), None)
+
+
+def _tokens(state: RequestState) -> list[int]:
+    """All tokens of a request, as `PagedAttentionCache.mark_complete_blocks` takes them."""
+    return state.initial_tokens + state.generated_tokens
+
+
+class EvictingPrefixSharingCache(PrefixSharingCache):
+    """The same, whose caller evicts what is cached before a fork for which there is no room.
+
+    `ContinuousBatchProcessor.update_batch` does not. It shows what lies behind.
+    """
+
+    def fork(self, parent: int, child: int) -> list[Copy]:
+        """The same, after room was made for the copies."""
+        length = self.active_requests[str(parent)].current_len()
+        needed = self.allocator.count_non_shareable_blocks(str(parent), length)
+        if needed > self.num_free_blocks():
+            self.cache.evict_cached_blocks()
+        return super().fork(parent, child)
 
 
 class FalliblePagedCache(PagedCache):
