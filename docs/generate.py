@@ -141,7 +141,7 @@ def one_field_contracts() -> Iterator[tuple[str, Contract]]:
 def shaped_for(law: Law, contract: Contract) -> Geometry:
     """The plainest geometry in which there is something to judge by the law."""
     room = next(room for room in ROOMS if room.capability == law.capability)
-    return room.shaped(plain_geometry(contract), None)
+    return room.shaped(plain_geometry(contract), contract.geometries, None)
 
 
 def _claims(law: Law, contract: Contract) -> bool:

@@ -43,6 +43,11 @@ def renamed(method, name):
     return made
 
 
+def having(**members):
+    """The reference with some members that are other than its own."""
+    return type("Other", (Reference,), members)
+
+
 class Contracted:
     """A factory with a `contract` that is none."""
 
@@ -139,6 +144,38 @@ STOPS = {
     ),
     "can_alocate": (renamed("can_allocate", "can_alocate"), "it has can_alocate and lacks can_al"),
     "forc": (renamed("fork", "forc"), "it has forc and lacks fork"),
+    "ork": (renamed("fork", "ork"), "it has ork and lacks fork"),
+    "rseize": (
+        renamed("resize", "rseize"),
+        "it has rseize and lacks resize, of the capability res",
+    ),
+    "truncate = 3": (
+        having(truncate=3),
+        "it has truncate = 3 (int) and lacks truncate(), a method",
+    ),
+    "supports_windows": (
+        having(supports_window=None, supports_windows=True),
+        "it has supports_windows and lacks supports_window, of the capability window; rename it",
+    ),
+    "supports_window = 1": (
+        having(supports_window=1),
+        "it has supports_window = 1 (int) and lacks supports_window = True",
+    ),
+    "check_point": (
+        lambda geometry, *, check_point=None: Reference(geometry),
+        "it has the factory(..., check_point=) and lacks the factory(..., checkpoint=)",
+    ),
+    "limits": (
+        having(allocate=lambda self, seq, num_tokens, *, limits=None: None),
+        "it has allocate(..., limits=) and lacks allocate(..., limit=)",
+    ),
+    "groups and pools": (
+        having(
+            block_table=lambda self, seq, groups=0: [],
+            num_free_blocks=lambda self, pools=0: 0,
+        ),
+        "it has block_table(..., groups=) and lacks block_table(..., group=)",
+    ),
     "contract of text": (Contracted("paged"), "its attribute contract is 'paged' (str), not a Con"),
     "contract of data": (Contracted({}), "its attribute contract is {} (dict), not a Contract"),
     "contract class": (Contracted(Contract), "its attribute contract is <class"),

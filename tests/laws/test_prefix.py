@@ -386,7 +386,7 @@ def test_each_law_bites_in_its_witness(law):
 
 
 RELAXED = {
-    "given up though others were free": {"eviction": "one_queue"},
+    "given up though others were free": {"eviction": "any"},
     "the head given up before the tail": {"order": "any"},
     "the last token found too": {"leave_one": False},
     "lost by a hit": {"forgets": True},
@@ -470,7 +470,7 @@ WORLDS = {
     "strict": {},
     "lru": {"order": "lru"},
     "forgets": {"forgets": True},
-    "one queue": {"eviction": "one_queue"},
+    "any evicted": {"eviction": "any"},
     "nothing left": {"leave_one": False},
     "refused reset": {"reset_when_used": "refused"},
     "uncounted": {"free_counts_cached": False},

@@ -7,10 +7,8 @@ clear line.
 
 import importlib
 import importlib.util
-import inspect
 import sys
-from collections.abc import Callable, Iterable
-from difflib import SequenceMatcher
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -19,10 +17,10 @@ from typing import Any
 from attrs import frozen
 
 from kvspec.contract import Contract
+from kvspec.driver.claims import closest, detected, require
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.making import GeometryRefused, NotBuilt, TargetError, build, rows_of
 from kvspec.driver.values import raised, shown, text_of
-from kvspec.driver.watchdog import within
 from kvspec.geometry import Geometry
 from kvspec.kernel.law import Law
 from kvspec.kernel.room import Room
@@ -124,7 +122,7 @@ def load(text: str) -> Callable[..., Any]:
         try:
             factory = getattr(factory, part)
         except AttributeError:
-            close = _closest(attribute, vars(module), 0.6)
+            close = closest(attribute, vars(module), 0.6)
             hint = f"; did you mean {close}?" if close else ""
             raise TargetError(f"{text}: {place} has no {attribute}{hint}") from None
         except BaseException as error:  # a module may import its parts when they are asked for
@@ -198,7 +196,7 @@ def target(
     made = _probe(make, name, contract, timeout)
     claimed = contract.capabilities
     if claimed is None:
-        claimed = _detected(make, type(made), name)
+        claimed = detected(make, type(made), name)
     unknown = sorted(set(claimed) - set(CAPABILITIES))
     if unknown:
         raise TargetError(
@@ -208,7 +206,7 @@ def target(
     capabilities = tuple(c for c in CAPABILITIES if c == "core" or c in claimed)
     for room in ROOMS:
         if room.capability in capabilities:
-            _require(make, made, room, name, timeout)
+            require(make, made, room, name, timeout)
             lacks = [need for need in room.needs if need not in capabilities]
             if lacks:
                 raise TargetError(
@@ -254,93 +252,3 @@ def _probe(make: Callable[..., Any], name: str, contract: Contract, timeout: flo
         ) from None
     except NotBuilt as error:
         raise TargetError(f"{name}: {error}") from None
-
-
-def _attribute(owner: object, name: str, timeout: float = DEFAULT_CALL_TIMEOUT) -> Any:
-    """The attribute, or `None` where it is missing or fails."""
-    try:
-        return within(timeout, lambda: getattr(owner, name, None))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # TimeUp too: what cannot be had is not there
-        return None
-
-
-def _missing(make: object, owner: object, room: Room, sure: bool) -> list[str]:
-    """What `owner` lacks of a room; unless `sure`, what cannot be seen is taken to be there."""
-    absent = [method for method in room.methods if not callable(_attribute(owner, method))]
-    for method, keyword in room.keywords.items():
-        asked = _attribute(owner, method) if method else make
-        if not _takes(asked, keyword, sure):
-            absent.append(f"{method or 'the factory'}(..., {keyword}=)")
-    absent += [flag for flag in room.flags if sure and _attribute(owner, flag) is not True]
-    return absent
-
-
-def _takes(method: Any, keyword: str, sure: bool) -> bool:
-    try:
-        parameters = inspect.signature(method).parameters
-    except (TypeError, ValueError):
-        return callable(method) and not sure
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = parameters.get(keyword)
-    takes = named is not None and named.kind is not named.POSITIONAL_ONLY
-    return takes or (anything and not sure)
-
-
-def _detected(make: object, kind: type, name: str) -> tuple[str, ...]:
-    """The capabilities whose complete method sets the type has; a part of one is an error."""
-    claimed = []
-    for room in ROOMS:
-        absent = _missing(make, kind, room, sure=True)
-        if not absent:
-            claimed.append(room.capability)
-            continue
-        public = [n for n in dir(kind) if n[0] != "_" and callable(_attribute(kind, n))]
-        others = [n for n in public if not any(n in r.methods for r in ROOMS)]
-        for method in room.methods:
-            close = _closest(method, others, 0.75 if len(method) <= 4 else 0.85)
-            if method in absent and close:
-                other = (
-                    ""
-                    if room.capability == "core"
-                    else ", or list the capabilities in its contract"
-                )
-                raise TargetError(
-                    f"{name}: it has {close} and lacks {method}, of the capability "
-                    f"{room.capability}; rename it{other}"
-                )
-        parts = len(room.methods) + len(room.keywords) + len(room.flags)
-        if room.capability == "core" or len(absent) < parts:
-            raise TargetError(
-                f"{name}: it lacks {', '.join(absent)}, of the capability {room.capability}; "
-                "implement it"
-                + (
-                    ""
-                    if room.capability == "core"
-                    else ", or list the capabilities in its contract without it"
-                )
-            )
-    return tuple(claimed)
-
-
-def _require(make: object, made: object, room: Room, name: str, timeout: float) -> None:
-    """Stop for a claim that the allocator itself, whose type may not show it, does not bear out."""
-    absent = _missing(make, made, room, sure=False)
-    absent += [a for a in room.attributes if _attribute(made, a, timeout) is None]
-    if absent:
-        raise TargetError(
-            f"{name}: it claims {room.capability} and lacks {', '.join(absent)}; implement it, "
-            "or take the capability out of its contract"
-        )
-
-
-def _closest(name: str, others: Iterable[str], least: float) -> str | None:
-    """The one of `others` that is most like `name`, from its first letter on."""
-    ratios = [
-        (SequenceMatcher(None, name, other).ratio(), other)
-        for other in others
-        if other[:1].lower() == name[:1].lower() and other != name
-    ]
-    best = max(ratios, default=(0.0, ""))
-    return best[1] if best[0] >= least else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from kvspec.contract import History, Unspecified
+from kvspec.contract import History
 from kvspec.geometry import Place, table_index
 from kvspec.interface import Copy
 from kvspec.kernel.operation import Need
@@ -25,10 +25,8 @@ Tables = dict[TableOf, Entries]
 
 def reservation(state: State, spec: "Specification", past: History) -> tuple[Need, ...]:
     """What a new sequence with this history needs: all the blocks of its reservation."""
-    may_refuse = isinstance(spec.contract.reservation, Unspecified)
     return _by_place(
-        Need(spec.least(past, group), place=place, may_refuse=may_refuse)
-        for group, place in enumerate(state.places)
+        Need(spec.least(past, group), place=place) for group, place in enumerate(state.places)
     )
 
 
@@ -52,7 +50,6 @@ def _growth(state: State, spec: "Specification", table: TableOf, num_tokens: int
         freed=len(set(freed(state, spec, table, num_tokens))),
         held=entries if spec.contract.placement != "anywhere" else (),
         target=spec.target(grown, table.group),
-        may_refuse=isinstance(spec.contract.reservation, Unspecified),
         place=table.place,
     )
 
@@ -126,7 +123,7 @@ def shared_and_written(
 
 def beginnings(state: State, spec: "Specification", seq: int, past: History) -> Iterator[Tables]:
     """The tables that a new sequence may get: as many blocks as the reservation allows."""
-    counts = [spec.holdings(past, g) if past.length else (0,) for g in spec.groups]
+    counts = [spec.holdings(state, past, g) if past.length else (0,) for g in spec.groups]
     for chosen in product(*counts):
         if len(chosen) == 1:
             for extent in spec.extents(state, chosen[0]):
@@ -181,7 +178,7 @@ def _grow(
     table, *others = homes
     entries = state.entries(table)
     kept = spec.slid(state, table, num_tokens)
-    holdings = spec.holdings(_grown(state, spec, table, num_tokens), table.group)
+    holdings = spec.holdings(state, _grown(state, spec, table, num_tokens), table.group)
     written = list(written_into(state, spec, table, num_tokens))
     ways = list(product(*(_ways(state, spec, table, i, block) for i, block in written)))
     # Nothing that is cached is given up as long as the windows have let go of other blocks.

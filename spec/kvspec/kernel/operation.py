@@ -66,7 +66,6 @@ class Need:
     freed: int = 0
     held: Entries = ()
     target: int = 0
-    may_refuse: bool = False
     place: Place = DEVICE
 
 
@@ -155,16 +154,17 @@ class Operation:
 
     def verdict(self, state: State, spec: "Specification") -> Expected:
         """Whether a right call must succeed or be refused; asked only where no error applies."""
-        needs = self.needs(state, spec) or (Need(0),)
+        takes = self.needs(state, spec)
+        needs = takes or (Need(0),)
         short = [need for need in needs if not spec.fits(state, need, need.fresh + len(need.held))]
         decides = (short or needs)[0]
         if spec.contract.placement == "anywhere":  # where an extent would move to does not matter
-            refused = bool(short) or any(n.may_refuse for n in needs)
+            refused = bool(short)
         else:
-            refused = any(not spec.fits(state, n, n.target) or n.may_refuse for n in needs)
+            refused = any(not spec.fits(state, n, n.target) for n in needs)
         return Expected(
             done=not short,
-            refused=refused,
+            refused=refused or (bool(takes) and spec.any_refusal),
             fresh=decides.fresh,
             available=spec.available(state, decides.place) + decides.freed,
             place=decides.place,

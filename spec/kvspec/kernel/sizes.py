@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from kvspec.contract import Contract, Doubling, History
+from kvspec.contract import Contract, Doubling, History, Unspecified
 from kvspec.geometry import DEVICE, Geometry, Group, Place, blocks_for, whole_blocks
 from kvspec.kernel.derived import derived
 from kvspec.kernel.operation import Need
@@ -85,11 +85,18 @@ class Sizes:
         least = self.least(past, group) if least is None else least
         return max(bound, least * size - past.length)
 
-    def holdings(self, past: History, group: int = 0) -> range:
+    def holdings(self, state: State, past: History, group: int = 0) -> range:
         """How many blocks a sequence with this history may hold in a group."""
         bound, size = self.most_waste(past, group), self._block_sizes[group]
-        most = sum(self.geometry.pools) if bound is None else (past.length + bound) // size
+        most = len(state.blocks(state.places[group]))
+        if bound is not None:
+            most = (past.length + bound) // size
         return range(self.least(past, group), most + 1)
+
+    @derived
+    def any_refusal(self) -> bool:
+        """Whether whatever takes blocks may be refused, however many are free."""
+        return isinstance(self.contract.reservation, Unspecified)
 
     def released(self, length: int, added: int, group: int = 0) -> int:
         """How many leading entries an append of `added` tokens to `length` finds released.

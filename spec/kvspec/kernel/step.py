@@ -301,7 +301,9 @@ class Step:
                     for i, block in enumerate(self.after.entries(table)[:count]):
                         if block in keeps:
                             found.add((table, i))
-        if self.spec.contract.deduplicates:
+        # Where slots are reserved nothing is published: a block that was cached is then another
+        # sequence's own copy, for which its contents were given up.
+        if self.spec.contract.deduplicates and not self.reserved:
             found |= {
                 (change.table, change.index)
                 for change in self.changes

@@ -89,7 +89,7 @@ def kept(state: State, spec: "Specification", table: TableOf, length: int) -> ra
     if length == sequence.length:
         return range(held, held + 1)
     past = spec.past(evolve(sequence, length=length), held, table.group)
-    allowed = spec.holdings(past, table.group)
+    allowed = spec.holdings(state, past, table.group)
     return range(min(allowed.start, held), min(allowed.stop, held + 1))
 
 

@@ -85,7 +85,6 @@ class AppendBatch(Operation):
                     before,
                     fresh=max(before.fresh, taken[place]),
                     copied=before.copied + need.copied,
-                    may_refuse=before.may_refuse or need.may_refuse,
                 )
             state = _grown(state, spec, seq, tokens)
         return tuple(needs.values())

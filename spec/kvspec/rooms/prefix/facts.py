@@ -6,7 +6,7 @@ lost, the others are doubtful until a lookup has found them.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
@@ -101,13 +101,13 @@ class Facts:
     def _lost(self, *contents: Contents) -> tuple[Contents, ...]:
         return tuple(dict.fromkeys((*self.lost, *contents)))[-_MOST_LOST:]
 
-    def forgetting(self, unused: bool) -> "Facts":
+    def forgetting(self, unused: Collection[int] = ()) -> "Facts":
         """The facts after a reset: nothing is cached, and who lives publishes nothing any more.
 
-        Where it is refused while blocks are in use, who lives has computed nothing yet, and may.
+        Those that are `unused` have computed nothing yet, and may.
         """
         authors = {
-            seq: evolve(author, publishes=unused and author.publishes, prompted=False)
+            seq: evolve(author, publishes=author.publishes and seq in unused, prompted=False)
             for seq, author in self.authors.items()
         }
         return Facts(authors=authors, lost=self._lost(*dict.fromkeys(self.published.values())))
@@ -232,7 +232,9 @@ def _folded(facts: Facts, state: State, event: Event, spec: "Specification") -> 
         case Looked(tokens, key, num_tokens):
             return _decided(facts, tokens, key, num_tokens, spec)
         case Reset():
-            return facts.forgetting(unused=spec.contract.reset_when_used == "refused")
+            # Where it is refused while blocks are in use, who is on the device then has none.
+            refused = spec.contract.reset_when_used == "refused"
+            return facts.forgetting(unused=state.live if refused else ())
         case _:
             return facts
 

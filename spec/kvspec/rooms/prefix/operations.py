@@ -70,7 +70,7 @@ class AllocatePrompt(SequenceOperation):
         available, possible = spec.available(state), list(hits(state, spec, self.tokens, self.key))
         return Expected(
             done=any(hit.least <= available for hit in possible),
-            refused=any(hit.most > available for hit in possible),
+            refused=spec.any_refusal or any(hit.most > available for hit in possible),
             fresh=possible[0].least,
             available=available,
         )
