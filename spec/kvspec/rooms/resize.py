@@ -199,7 +199,11 @@ def _can_resize(state: State, spec: "Specification") -> bool:
 
 
 def _draw(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return Resize(chooser.pick(_sizes(state, spec)))
+    sizes, at = _sizes(state, spec), state.at()
+    # What is in no table is easily overlooked, be it under a lease or cached.
+    start = state.blocks().start
+    overlooked = [max(blocks) - start for blocks in (at.pinned_only, at.idle) if blocks]
+    return Resize(chooser.pick((*sizes, *[n for n in overlooked if n in sizes] * 4)))
 
 
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
@@ -216,7 +220,7 @@ ROOM = Room(
     laws=LAWS,
     applies=ungrouped,
     operations=(Resize,),
-    proposals=(Proposal("resize", _can_resize, _draw),),
+    proposals=(Proposal("resize", _can_resize, _draw, weight=2),),
     wrong=_wrong,
     every=_every,
 )

@@ -299,6 +299,7 @@ def _draw_out(state: State, spec: "Specification", chooser: Chooser) -> Operatio
         seq
         for seq in ids
         if state.sequences[seq].length % size
+        or None in state.table(seq)
         or any(
             block in occupancy.pins or len(occupancy.users[block]) > 1
             for block in _present(state.table(seq))
@@ -397,11 +398,11 @@ ROOM = Room(
     guard=_guard,
     proposals=(
         Proposal("swap_out", some_live, _draw_out),
-        Proposal("swap_in", _some_away, _draw_in, weight=2),
-        Proposal("fill", _can_fill, _draw_fill, weight=2),
+        Proposal("swap_in", _some_away, _draw_in, weight=4),
+        Proposal("fill", _can_fill, _draw_fill, weight=3),
         Proposal("not_resident", _may_be_wrong, _draw_not_resident, weight=2),
     ),
-    weight=2,
+    weight=3,
     wrong=_wrong,
     every=_every,
 )

@@ -290,9 +290,9 @@ ROOM = Room(
     shaped=_with_a_window,
     proposals=(
         Proposal("allocate_long", room_for_another, _draw_long),
-        Proposal("slide", _some_slide, _draw_slide, weight=2),
+        Proposal("slide", _some_slide, _draw_slide, weight=4),
         Proposal("near_window", _some_near, _draw_near),
         Proposal("ask_long", _may_ask, _ask),
     ),
-    weight=2,
+    weight=3,
 )

@@ -284,8 +284,11 @@ def _go_on(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return AppendTokens(seq, tuple(chooser.integer(0, 1) for _ in range(missing)))
 
 
-def _something_cached(state: State, spec: "Specification") -> bool:
-    return bool(facts_of(state).published)
+def _something_to_forget(state: State, spec: "Specification") -> bool:
+    """What is published, or what somebody has who is not here to be told."""
+    facts = facts_of(state)
+    away = (seq for seq, sequence in state.sequences.items() if not sequence.resident)
+    return bool(facts.published) or any(facts.authors[seq].tokens for seq in away)
 
 
 def _reset(state: State, spec: "Specification", chooser: Chooser) -> Operation:
@@ -332,5 +335,5 @@ PROPOSALS = (
     Proposal("retire", _can_retire, _retire, weight=3),
     Proposal("cut_published", _can_cut, _cut),
     Proposal("go_on", _can_reopen, _go_on, weight=3),
-    Proposal("reset_prefix_cache", _something_cached, _reset),
+    Proposal("reset_prefix_cache", _something_to_forget, _reset),
 )
