@@ -169,3 +169,18 @@ def test_who_is_away_during_a_reset_publishes_nothing_after_it(
     geometry = Geometry(3, 2, num_host_blocks=3)
     trace = story(make, geometry, *calls)
     assert trace.law == (None if make.forgetful else "prefix-sound")
+
+
+def test_a_window_lets_a_sequence_outgrow_the_pool_before_it_is_written() -> None:
+    """All of its positions are written then, however many more they are than the pool has slots."""
+    trace = story(
+        Reference,
+        Geometry(2, 1, window=1),
+        call("allocate_prompt", seq=0, tokens=(0, 0)),
+        *[call("append_tokens", seq=0, tokens=(0,)) for _ in range(5)],
+        call("mark_written", seq=0, num_tokens=7),
+        call("allocate_prompt", seq=1, tokens=(0,) * 8),
+    )
+    assert trace.breaches == ()
+    assert trace.steps[-1].outcome is not None
+    assert trace.steps[-1].outcome.answer.number == 7

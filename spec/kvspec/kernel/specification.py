@@ -180,9 +180,10 @@ class Specification(Sizes):
 
     def cells(self, state: State, seq: int, start: int, stop: int) -> tuple[Cell, ...]:
         """What the caller writes into the slots of `seq` from `start` to `stop`."""
-        # No more than the pool holds: an allocator that grants an absurd length breaks a law,
-        # and must not make the caller write for ever.
-        stop = min(stop, start + self.most_tokens)
+        # No more than it was long already and the pool holds: an allocator that grants an absurd
+        # length breaks a law, and must not make the caller write for ever.
+        had = state.sequences[seq].length if seq in state.sequences else 0
+        stop = min(stop, had + self.most_tokens)
         known: tuple[int, ...] = ()
         for room in self.rooms:
             known = known or room.known(state, seq)
