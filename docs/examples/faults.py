@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvimpls.museum.store import Stored
-from kvimpls.reference import Reference, SequenceState
+from kvimpls.reference import Reference, SequenceState, StoredReference
 from kvspec import Admission, Contract, Copy, Geometry, InvalidLength, OutOfBlocks, Unspecified
 
 
@@ -24,14 +23,14 @@ class ForgetsTheLimit(Reference):
         return copies
 
 
-class WritesUnreservedSlots(Stored):
+class WritesUnreservedSlots(StoredReference):
     """A store that writes wherever a block of the sequence has a slot, reserved or not."""
 
     def _require_reserved(self, stop: int, length: int) -> None:
         pass
 
 
-class AttendsToWholeBlocks(Stored):
+class AttendsToWholeBlocks(StoredReference):
     """A store whose attention forgets the length, and sees each block of the table to its end."""
 
     def attend(self, seq: int, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

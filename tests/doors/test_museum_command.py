@@ -1,6 +1,7 @@
 """`kvspec museum`: what is found of a museum of faults, in each format, and what survives."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ MISJUDGED = Exhibit(OffByOneAtBoundary, "core", "retry", "Not so.", "`_growth`")
 @pytest.fixture
 def command(folder, monkeypatch):
     """Runs the command of a museum, on few seeds, in a machine that gives up soon."""
-    monkeypatch.setitem(PROFILES, "quick", Profile(episodes=4, steps=10))
+    monkeypatch.setitem(PROFILES, "quick", Profile(episodes=20, steps=10))
 
     def run(*arguments, exhibits=None):
         command = museum_of_kvimpls if exhibits is None else museum_command(exhibits)
@@ -43,16 +44,19 @@ def test_the_terminal_shows_a_row_for_each_exhibit(command):
     """With source, laws, operations, seeds and steps, in the order of the museum; exit 0."""
     done = command(*reversed(FAST))
     assert done.exit_code == 0, done.output
-    head, one, other, _, *summary = done.stdout.splitlines()
+    head, one, *lines = done.stdout.splitlines()
+    [other] = [line for line in lines if line.startswith(FAST[1])]
+    summary = " ".join(lines[lines.index("") + 1 :])
     assert " ".join(head.split()) == (
         "fault source law expected law that broke operations killed steps minimum"
     )
     assert one.split()[:4] == [FAST[0], "Wenyueh/MinivLLM#85", "bounded-waste", "bounded-waste"]
     assert one.split()[-5:] == ["2", "of", "2", "2", "2"]
-    assert other.split()[0] == FAST[1]
-    assert " ".join(summary) == (
-        "2 exhibits, 2 seeds (0 to 1) of the machine, profile ci: all killed on every seed. "
-        "Of 4 stories whose true minimum is known, 4 are as short."
+    assert other.split()[-5:-2] == ["2", "of", "2"]
+    assert re.fullmatch(
+        r"2 exhibits, 2 seeds \(0 to 1\) of the machine, profile ci: all killed on every seed\. "
+        r"Of (\d) stories whose true minimum is known, \1 are as short\.",
+        summary,
     )
 
 

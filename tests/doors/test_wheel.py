@@ -42,7 +42,7 @@ def test_the_wheel_has_both_packages_and_nothing_else(wheel):
         "kvspec = kvspec.cli:main",
         "kvspec = kvspec.plugin",
         "[kvspec.allocators]",
-        "reference = kvimpls.reference:Reference",
+        "reference = kvimpls.reference:StoredReference",
     ):
         assert line in points
     assert not list(wheel.rglob("*.pyc"))

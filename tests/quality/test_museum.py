@@ -9,8 +9,7 @@ import pytest
 
 from kvimpls.museum.controls import CONTROLS
 from kvimpls.museum.registry import CORRECTED, MUSEUM, NO_REPORT, OUT_OF_SCOPE
-from kvimpls.museum.store import Stored
-from kvimpls.reference import Reference
+from kvimpls.reference import Reference, StoredReference
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import target
 from kvspec.engines.ledger import Ledger
@@ -91,8 +90,8 @@ def test_an_exhibit_claims_all_that_the_correct_one_does(exhibit):
     kind = exhibit.factory
     if "contract" in vars(kind):
         assert "contract" in exhibit.departs
-    elif issubclass(kind, Stored):
-        assert capabilities(kind) == capabilities(Stored)
+    elif issubclass(kind, StoredReference):
+        assert capabilities(kind) == capabilities(StoredReference)
     elif issubclass(kind, Reference):
         assert capabilities(kind) == capabilities(Reference)
 
@@ -151,7 +150,7 @@ def test_the_machine_finds_one_of_each_family(name, seed):
     explained, _ = explain(target(exhibit.factory), trace, DEFAULT_CALL_TIMEOUT)
     assert explained.law in exhibit.laws
     if issubclass(exhibit.factory, Reference) and "contract" not in vars(exhibit.factory):
-        correct = Stored if issubclass(exhibit.factory, Stored) else Reference
+        correct = StoredReference if issubclass(exhibit.factory, StoredReference) else Reference
         assert replay(correct, trace).breaches == ()
 
 
@@ -161,7 +160,7 @@ def test_each_family_has_one_that_is_found_quickly():
     assert set(Counter(BY_NAME[name].family for name in QUICKLY_FOUND).values()) == {1}
 
 
-@pytest.mark.parametrize("control", [*CONTROLS, Stored], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("control", [*CONTROLS, StoredReference], ids=lambda kind: kind.__name__)
 def test_a_control_is_not_flagged(control):
     """What was reported and is right breaks no law, and leaves none without a bite."""
     report = check_allocator(control, profile="quick")

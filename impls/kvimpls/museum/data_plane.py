@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvimpls.museum.store import Rows, Slots, Stored
 from kvimpls.reference.paging import Entry
+from kvimpls.reference.store import Rows, Slots, StoredReference
 from kvimpls.unusual import WITHOUT_MORE, Relocating
 from kvspec import Contract, Copy, Geometry
 
@@ -15,7 +15,7 @@ LANES = 4
 """So many rows are written or read at once; what is missing of them is padding."""
 
 
-class CopiesBeforeTheWriteLands(Stored):
+class CopiesBeforeTheWriteLands(StoredReference):
     """What is swapped out right after a write is what had been there before it.
 
     vllm-project/vllm#46278: the copy to the host was not ordered after the kernel that writes.
@@ -45,7 +45,7 @@ class CopiesBeforeTheWriteLands(Stored):
             self._slots[slots] = landed
 
 
-class LastCopyOnly(Stored):
+class LastCopyOnly(StoredReference):
     """Of several copies that one call needs the last takes the place of the others.
 
     ggml-org/llama.cpp#3825, of shifts of positions, which the interface does not have: a second
@@ -56,7 +56,7 @@ class LastCopyOnly(Stored):
         super()._copy(copies[-1:], source, destination)
 
 
-class DefragmentsBackwards(Stored, Relocating):
+class DefragmentsBackwards(StoredReference, Relocating):
     """Compaction moves blocks in the wrong order, over others that have yet to be read.
 
     ggml-org/llama.cpp#12253.
@@ -70,7 +70,7 @@ class DefragmentsBackwards(Stored, Relocating):
         super()._copy(copies[::-1], source, destination)
 
 
-class NarrowOffsets(Stored):
+class NarrowOffsets(StoredReference):
     """The offset of a slot is computed in a type that is too narrow for the end of the pool.
 
     vllm-project/vllm#1486: 32 bits, and a pool of gigabytes. Here it is 8 bits, and a pool of
@@ -82,7 +82,7 @@ class NarrowOffsets(Stored):
         return ((numbers + 128) % 256 - 128) // self.width
 
 
-class PaddingWraps(Stored):
+class PaddingWraps(StoredReference):
     """The padding of a write goes to slot -1, which is the last slot of the last block.
 
     vllm-project/vllm#43810.
@@ -94,7 +94,7 @@ class PaddingWraps(Stored):
         super()._put(np.full(padding, -1), self._zeros(padding))
 
 
-class PoisonedPadding(Stored):
+class PoisonedPadding(StoredReference):
     """Padding is written into a reserved row and read from it, where no weight makes up for a NaN.
 
     sgl-project/sglang#32477: zero times what was never defined is not zero.
@@ -117,7 +117,7 @@ class PoisonedPadding(Stored):
         return super()._attention(query, filled, hidden + padding)
 
 
-class RowsOnlyForHits(Stored):
+class RowsOnlyForHits(StoredReference):
     """While a sequence that began with a hit lives, the others are read in block 0.
 
     vllm-project/vllm#7018: the tables of a batch were built for those with a hit, and those of
@@ -138,7 +138,7 @@ class RowsOnlyForHits(Stored):
         return [None if entry is None else 0 for entry in table] if mixed else table
 
 
-class WritesWhatWasNeverReserved(Stored):
+class WritesWhatWasNeverReserved(StoredReference):
     """A write goes as far as the blocks of the table do, beyond the length.
 
     No public report of this is known to us.

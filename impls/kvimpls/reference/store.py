@@ -1,4 +1,4 @@
-"""A store over the reference: the K/V data in numpy, on which the faults of data planes stand.
+"""The data: a store over the reference, in numpy, and the attention over what it holds.
 
 A row holds the key of the one key-value head and then its value. Slots are numbered through:
 block `b` has the slots `[b * block_size, (b + 1) * block_size)`.
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvimpls.reference import Reference
+from kvimpls.reference.allocator import Reference
 from kvimpls.reference.paging import Entry, tokens_of
 from kvspec import Copy, Geometry, InvalidLength
 
@@ -18,12 +18,12 @@ Rows = npt.NDArray[np.float32]
 Slots = npt.NDArray[np.int64]
 
 
-class Stored(Reference):
+class StoredReference(Reference):
     """The reference with capabilities store and attention; right in all that it does.
 
     With KV groups there are tables only, and no data.
 
-    >>> pool = Stored(Geometry(4, 2))
+    >>> pool = StoredReference(Geometry(4, 2))
     >>> pool.allocate(0, 1), pool.write(0, 0, np.ones((1, pool.width))), pool.fork(0, 1)
     ([], None, [])
     >>> pool.append(1, 1), pool.read(1)[0, 0].item()
