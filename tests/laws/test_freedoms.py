@@ -3,6 +3,7 @@
 import pytest
 
 from kvimpls.reference import Reference
+from kvimpls.unusual import OtherSideCopies
 from kvspec import Contract, Geometry, OutOfBlocks, Unspecified
 from kvspec.driver.target import target
 from kvspec.engines.replay import run
@@ -184,3 +185,40 @@ def test_a_window_lets_a_sequence_outgrow_the_pool_before_it_is_written() -> Non
     assert trace.breaches == ()
     assert trace.steps[-1].outcome is not None
     assert trace.steps[-1].outcome.answer.number == 7
+
+
+def test_equal_keys_of_different_types_make_different_calls() -> None:
+    """What was refused under one key may succeed under another that Python finds equal."""
+    trace = story(
+        Reference,
+        Geometry(2, 1),
+        call("allocate_prompt", seq=0, tokens=(0,), key=False),
+        call("mark_written", seq=0, num_tokens=1),
+        call("allocate_prompt", seq=1, tokens=(0, 0), key=0),
+        call("allocate_prompt", seq=1, tokens=(0, 0), key=False),
+    )
+    assert trace.breaches == ()
+    refused, done = [step.outcome for step in trace.steps[-2:]]
+    assert refused is not None
+    assert done is not None
+    assert (refused.answer.kind, done.answer.kind) == ("refused", "done")
+
+
+def test_a_cached_block_that_is_copied_into_is_given_up() -> None:
+    """Also where it is copied into by a sequence with the same contents, which publishes none."""
+    tokens = (0,) * 7
+    trace = story(
+        OtherSideCopies,
+        Geometry(5, 2),
+        call("allocate_prompt", seq=0, tokens=tokens),
+        call("reset_prefix_cache"),
+        call("mark_written", seq=0, num_tokens=7),
+        call("allocate_prompt", seq=1, tokens=(0, 0)),
+        call("fork", parent=0, child=2),
+        call("mark_written", seq=1, num_tokens=2),
+        call("free", seq=1),
+        call("truncate", seq=0, num_tokens=1),
+        call("append", seq=0, num_tokens=1),
+        call("lookup", tokens=tokens),
+    )
+    assert trace.breaches == ()

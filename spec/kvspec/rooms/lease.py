@@ -256,11 +256,11 @@ def _begin(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     known = [
         seq
         for seq in seqs
-        for block in state.table(seq)[:1]
+        for block in state.table(seq)
         if block is not None
         and (block in occupancy.keeps or len(occupancy.users.get(block, ())) > 1)
     ]
-    return BeginTransfer(chooser.pick((*seqs, *known * 4)), _next_lease(state))
+    return BeginTransfer(chooser.pick((*seqs, *known * 2)), _next_lease(state))
 
 
 def _can_end(state: State, spec: "Specification") -> bool:

@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from kvspec.geometry import DEVICE
 from kvspec.kernel.events import (
     Cloned,
+    Copied,
     Ended,
     Event,
     Inherited,
@@ -229,6 +230,8 @@ def _folded(facts: Facts, state: State, event: Event, spec: "Specification") -> 
             return _with_author(facts, seq, evolve(facts.authors[seq], mark=0))
         case Marked(seq, num_tokens):
             return _published(facts, state, seq, num_tokens, spec)
+        case Copied(destination=block, to=place) if place == DEVICE and block in facts.published:
+            return facts.losing(block)  # also where what is copied there has the same contents
         case Looked(tokens, key, num_tokens):
             return _decided(facts, tokens, key, num_tokens, spec)
         case Reset():

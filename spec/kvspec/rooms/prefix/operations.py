@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kvspec.geometry import blocks_for
 from kvspec.kernel.events import Event, Grew, Inherited, Started, Written
@@ -22,7 +22,7 @@ from kvspec.kernel.outcome import DONE, Answer, Observation, Outcome
 from kvspec.kernel.state import Entries, State
 from kvspec.rooms.prefix.facts import Looked, Marked, Prompted, Reset, Told, facts_of
 from kvspec.rooms.prefix.hits import Hit, found, hits
-from kvspec.rooms.prefix.identity import Tokens, chain
+from kvspec.rooms.prefix.identity import Tokens, chain, key_name
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
@@ -44,7 +44,7 @@ class AllocatePrompt(SequenceOperation):
     answers: ClassVar[AnswerShape] = "number"
 
     tokens: Tokens
-    key: Any = None
+    key: Any = field(default=None, eq=key_name)
 
     @property
     def subjects(self) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ class Lookup(Operation):
     queries: ClassVar[bool] = True
 
     tokens: Tokens
-    key: Any = None
+    key: Any = field(default=None, eq=key_name)
 
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """The key goes by keyword, and only where there is one."""

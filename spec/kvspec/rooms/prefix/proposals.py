@@ -133,7 +133,7 @@ def _press(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     size, free = spec.geometry.block_size, spec.available(state)
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
     uncached = free - len(state.at().idle)
-    blocks = chooser.pick((uncached + 1, uncached + 1, uncached + 2, uncached + 2, free))
+    blocks = chooser.pick((*[uncached + 1] * 3, uncached + 2, uncached + 2, free))
     length = min(min(free, blocks) * size - chooser.pick((0, 0, 1)), most)
     tokens = (2, *(chooser.integer(0, 1) for _ in range(length - 1)))[:length]
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens)
