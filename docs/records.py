@@ -86,7 +86,7 @@ def _finding(finding: Finding) -> str:
     command += f" --contract {finding.contract}" if finding.contract else ""
     reach = {
         "scheduler": "The engine's own scheduler or loop comes there.",
-        "public API": "Through the public API; no code of the engine was seen to come there.",
+        "public API": "Through the public API; the engine's own scheduler was not run into it.",
     }[finding.reach]
     told = as_text(load(finding.trace), width=WIDTH)
     script = f"findings/{finding.slug}.py"

@@ -7,8 +7,8 @@ goes on, and admission has not counted the rest of the prompt.
 
 What follows is shown as well. When such a request ends, `register` takes the pages by their number
 in the prompt: the page of the prompt's second 16 tokens holds the 8 generated ones. It is filed
-under the hash of the prompt, a third request is told that it has 32 tokens cached, and as the page
-is not full it writes its own tokens into it: two sequences share a page that both write.
+under the hash of the prompt, so that later requests are told that they have 32 tokens cached; and
+as the page is not full, two that run at once both write their first token into the same slot of it.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def end(seq_id: str, prompt: list[int]) -> None:
 
 
 async def main() -> None:
-    """Three requests, each of which goes on from the one before."""
+    """Four requests with one system prompt, of which the last two run at once."""
     first, second = list(range(16)), list(range(32))
     assert await start("one", first, new=1) == 0
     await end("one", first)
@@ -69,14 +69,13 @@ async def main() -> None:
     print(f"its first generated token, number 32, is in {written['two'][0]}: entry 1, slot 0")
     assert written["two"][0] == (page, 0)
 
-    cache.register("two", second)  # "two" has ended; the scheduler has not freed it yet
+    await end("two", second)
     assert await start("three", second, new=1) == 32
-    print(
-        f"a third prompt is told that 32 tokens are cached, in {manager.get_block_table('three')}"
-    )
-    both = manager.append_slot("two")[0], written["three"][0][0]
-    print(f"the second goes on in page {both[0]}, the third in page {both[1]}")
-    assert both == (page, page)
+    assert await start("four", second, new=1) == 32
+    print(f"two more are told that 32 tokens are cached, in {manager.get_block_table('four')}")
+    [three], [four] = written["three"], written["four"]
+    print(f"the first token of one is in {three}, and that of the other in {four}")
+    assert three == four == (page, 8)
 
 
 written: dict[str, list[tuple[int, int]]] = {}
