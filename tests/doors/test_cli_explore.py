@@ -39,7 +39,7 @@ def test_a_fault_is_exit_1_with_its_story_which_is_saved(kvspec, folder):
     done = kvspec("explore", FORGETFUL, *SMALL, "--save-traces", "traces", "--json", "out.json")
     assert done.code == 1
     assert done.out.startswith("copy-on-write: ")
-    assert "exhausted over the product: a law is broken: " in done.out
+    assert "  over the product: a law is broken: " in done.out
     [path] = Path("traces").iterdir()
     trace = load(path)
     assert (trace.law, len(trace.steps), trace.reduced) == ("copy-on-write", 3, True)

@@ -40,7 +40,8 @@ class Exploration:
     `transitions` counts all edges, among them refusals, wrong calls and questions. `answered`
     counts the states once more for each way in which the last call before them was answered, as
     a model does that keeps the answer. `depth` is the length of the longest of the shortest
-    stories. `trace` is the violation with the shortest story.
+    stories. `trace` is the violation with the shortest story, unless the search was `cut` off
+    before: by the number of states, or by that of the checkpoints of one call.
     """
 
     mode: str
@@ -54,6 +55,8 @@ class Exploration:
     waiting: int = 0
     depth: int = 0
     exhausted: bool = False
+    cut: str = ""
+    """By what the search was cut off, if it was, in the words of the report."""
     seconds: float = 0.0
     trace: Trace | None = None
     told_apart: str = ""
@@ -64,6 +67,21 @@ class Exploration:
     _depths: "array[int]" = field(factory=lambda: array("q"), repr=False)
     _began: float = field(factory=time.monotonic, repr=False)
     _told: float = field(default=0.0, repr=False)
+
+    @property
+    def title(self) -> str:
+        """What the search was, in the words of the report: exhausted only where it came to that."""
+        mode = (
+            self.mode if self.exhausted else {PRODUCT: "over the product"}.get(self.mode, self.mode)
+        )
+        if self.trace is not None:
+            shortest = (
+                "a law is broken, and a shorter story may be there"
+                if self.cut
+                else "a law is broken"
+            )
+            return f"{mode}: {shortest}"
+        return mode if self.exhausted else f"NOT EXHAUSTED, {mode}"
 
     @property
     def rate(self) -> float:
@@ -129,12 +147,15 @@ class Exploration:
         if self.seconds - self._told >= _TELL:
             self._told = self.seconds
             progress(self)
-        return self.states <= self.most_states and self.shorter(self.length(number) + 1)
+        if self.states > self.most_states:
+            self.cut = f"--max-states {self.most_states:,}"
+            return False
+        return self.shorter(self.length(number) + 1)
 
     def ended(self, waiting: int) -> None:
         """The search is over, with so many states that were not looked at yet."""
         self._note_time(waiting)
-        self.exhausted = not waiting and self.trace is None
+        self.exhausted = not (waiting or self.cut) and self.trace is None
 
     def _note_time(self, waiting: int) -> None:
         self.seconds, self.waiting = time.monotonic() - self._began, waiting

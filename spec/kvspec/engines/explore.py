@@ -228,6 +228,8 @@ class _Search:
                     spare.append(driver)
                 if fault and step.outcome.fault is None:
                     break
+                if fault == MOST_FAULTS - 1:
+                    self.found.cut = f"{fault} checkpoints of one call"
 
     def _step(self, driver: Driver, state: State, operation: Operation, fault: int = 0) -> Step:
         outcome = driver.perform(operation, state, FULL, fault)

@@ -13,6 +13,7 @@ from kvspec.kernel.operation import Operation
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
+from kvspec.rooms.resize import MOST_TIMES
 
 MOST_FAULTS = 64
 """After so many checkpoints a call is no longer made to fail."""
@@ -42,6 +43,12 @@ class Scope:
             parts.insert(1, f"{geometry.num_host_blocks} host blocks")
         if geometry.window is not None:
             parts.append(f"a window of {geometry.window}")
+        for number, group in enumerate(geometry.groups or ()):
+            own = "the one pool" if group.num_blocks is None else f"its own {group.num_blocks}"
+            window = "" if group.window is None else f", a window of {group.window}"
+            parts.append(f"group {number} in blocks of {group.block_size} from {own}{window}")
+        if self.spec.claims("resize"):
+            parts.append(f"pools of up to {MOST_TIMES * geometry.num_blocks} blocks")
         if self.spec.claims("prefix"):
             parts.append("tokens of two letters, two keys")
         if self.spec.claims("lease"):

@@ -9,7 +9,7 @@ from kvspec.contract import Contract
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target, TargetError, target
 from kvspec.engines.copies import Prints, Uncopied, copies, prints
-from kvspec.engines.exploration import ALONE, DRIVEN, PRODUCT, Exploration, Progress, untold
+from kvspec.engines.exploration import Exploration, Progress, untold
 from kvspec.engines.explore import explore, explore_alone
 from kvspec.engines.scope import Scope
 from kvspec.geometry import Geometry
@@ -92,21 +92,14 @@ class ExploreReport:
 
 
 def _line(search: Exploration) -> str:
-    mode = search.mode
-    if search.trace is not None:
-        mode += ": a law is broken"
-    elif not search.exhausted:
-        mode = {PRODUCT: "over the product", ALONE: ALONE, DRIVEN: DRIVEN}[mode]
-        mode = f"NOT EXHAUSTED, {mode}"
     counted = f"{search.states:,} states, {search.transitions:,} transitions"
     parts = [f"{search.refusals:,} refused", f"{search.wrong:,} wrong calls"]
-    text = f"{mode}: {counted} ({', '.join(parts)}), depth {search.depth}"
+    text = f"{search.title}: {counted} ({', '.join(parts)}), depth {search.depth}"
     text += f", {search.seconds:.1f} s, {search.rate:,.0f} a second"
     if search.told_apart:
         text += f"; told apart by {search.told_apart}"
-    if not search.exhausted and search.trace is None:
-        text += f"; cut off at --max-states {search.most_states:,}"
-        text += f", with {search.waiting:,} not looked at"
+    if search.cut:
+        text += f"; cut off at {search.cut}, with {search.waiting:,} states not looked at"
     return text
 
 
@@ -114,6 +107,7 @@ def _search_data(search: Exploration) -> Mapping[str, Any]:
     return {
         "mode": search.mode,
         "exhausted": search.exhausted,
+        "cut_off_at": search.cut or None,
         "states": search.states,
         "states_with_answers": search.answered,
         "transitions": search.transitions,

@@ -158,7 +158,6 @@ def _refuted(module: ModuleType, source: str, twin: Twin) -> Refutation:
         refuted=word == "sat",
         seconds=perf_counter() - start,
         counterexample=shown(model, world, asked.before) if word == "sat" else "",
-        meets=word == "sat",
     )
 
 

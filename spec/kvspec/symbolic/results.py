@@ -18,8 +18,9 @@ TITLES = {
 class Refutation:
     """What was said of a broken twin; `verdict` is in the tool's own words.
 
-    `counterexample` is where the twin's claim fails. `meets` says that the obligation itself, run
-    on the same numbers, meets its preconditions and its claim there.
+    `counterexample` is where the twin's claim fails. `meets` says that the obligation itself was
+    run on the same numbers, and meets its preconditions and its claim there; the twins of proofs,
+    whose cases are shown by a question of their own, are not.
     """
 
     exchange: str
