@@ -1,5 +1,6 @@
 """The explorer: what it counts, what it finds, and what it says of how far it came."""
 
+import re
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,12 @@ SHARING = ("core", "sharing")
 ROLLBACK = (*SHARING, "rollback")
 SWAP = (*SHARING, "swap")
 LEASE = (*SHARING, "lease")
+WINDOW = (*ROLLBACK, "window")
+BATCH = (*SHARING, "batch")
+RESIZE = (*SHARING, "resize")
+GROUPS = (*SHARING, "groups")
+RESERVATION = (*SHARING, "reservation", "admission")
+PREFIX = ("core", "prefix")
 
 
 def alone(
@@ -61,8 +68,9 @@ def alone(
     host: int = 0,
     most: int | None = None,
 ) -> Exploration:
-    """The specification alone, to the end."""
-    geometry = Geometry(blocks, size, num_host_blocks=host, max_tokens=most)
+    """The specification alone, to the end; with a window of 3, where one is explored."""
+    window = 3 if "window" in capabilities else None
+    geometry = Geometry(blocks, size, num_host_blocks=host, window=window, max_tokens=most)
     report = explore_specification(geometry, sequences, capabilities=capabilities)
     (found,) = report.searches
     assert (found.mode, found.exhausted, report.exit_code) == (ALONE, True, ExitCode.HELD)
@@ -80,6 +88,12 @@ STATES = {
     (4, 2, 2, SWAP, 4): (176, 2660),
     (2, 2, 2, LEASE, 0): (418, 7634),
     (3, 2, 1, LEASE, 0): (694, 11128),
+    (4, 2, 2, WINDOW, 0): (201, 4726),
+    (4, 2, 2, BATCH, 0): (63, 12538),
+    (2, 2, 2, RESIZE, 0): (101, 1745),
+    (4, 2, 2, GROUPS, 0): (32, 887),
+    (3, 2, 2, RESERVATION, 0): (744, 18385),
+    (1, 1, 1, PREFIX, 0): (64, 1937),
 }
 """Blocks, sequences, tokens a block, capabilities, host blocks: states and right calls."""
 
@@ -90,6 +104,18 @@ def test_the_specification_has_as_many_states_as_are_pinned(scope):
     blocks, sequences, size, capabilities, host = scope
     found = alone(blocks, sequences, size, capabilities, host)
     assert (found.states, found.transitions - found.wrong) == STATES[scope]
+
+
+def test_the_page_has_the_counts_that_are_pinned():
+    """All of them, in this order, and no others."""
+    page = (TLA.parent / "explore.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (\d+) \| (\d+) \| (\d+) \| (.*) \| ([\d,]+) \| ([\d,]+) \|$", page, re.M
+    )
+    assert [
+        (*map(int, row[:3]), row[3].partition(";")[0], *(int(n.replace(",", "")) for n in row[4:]))
+        for row in rows
+    ] == [(*scope[:3], ", ".join(scope[3]), *counts) for scope, counts in STATES.items()]
 
 
 @pytest.mark.parametrize("size", TLC, ids=str)
