@@ -270,6 +270,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_begin`",
         records=("B18",),
         sources=("Avarok-Cybersecurity/atlas#1193",),
+        broke=("in-flight",),
+        verdict="Where a lease has the block as well, that it was handed out in flight is said "
+        "first; both are true.",
     ),
     Exhibit(
         lease.ListedTwice,
@@ -341,6 +344,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`allocate_prompt`",
         records=("B29",),
         sources=("vllm-project/vllm#5364",),
+        broke=("window",),
+        verdict="With a window a hit that is said to be longer has fewer entries released than it "
+        "must, and the law of the window comes first. The expectation is the better of the two.",
     ),
     Exhibit(
         prefix.PublishedAtAllocation,
@@ -359,10 +365,11 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`allocate_prompt`",
         records=("B32",),
         sources=("GeeeekExplorer/nano-vllm#211",),
-        broke=("prefix-sound",),
-        verdict="The expectation is the better of the two: the call hid what it found. That a "
+        broke=("prefix-sound", "window"),
+        verdict="The expectation is the best of the three: the call hid what it found. That a "
         "lookup finds the block afterwards is held against the lookup, since a block that the "
-        "answer left out is taken to be overwritten.",
+        "answer left out is taken to be overwritten; and with a window the table has more entries "
+        "released than the answer has it.",
     ),
     Exhibit(
         prefix.NothingLeftToCompute,
@@ -608,6 +615,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_slide`, `_publish_up_to`",
         records=("B74",),
         sources=("sgl-project/sglang#31486",),
+        broke=("prefix-complete", "eviction"),
+        verdict="What is published for a sequence that has left the block is in the way of the one "
+        "that has it now: that is not published, or goes with the other.",
     ),
     Exhibit(
         window.JudgedByTheLast,
@@ -637,6 +647,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B82",),
         sources=("vllm-project/vllm#55600",),
         also=("can-allocate", "admission", "window", "rollback"),
+        broke=("copy-on-write",),
+        verdict="Where the first group has the larger blocks, an append into one that is shared is "
+        "taken for an append behind it, and nothing is copied.",
     ),
     Exhibit(
         groups.FirstGroupKeeps,
@@ -762,6 +775,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         records=("B106",),
         sources=("pytorch/pytorch#159567",),
         also=("groups",),
+        broke=("in-flight", "ref-count"),
+        verdict="Of a block that a lease or another table still has, the law of that holder says "
+        "that the count is in excess.",
     ),
     Exhibit(
         lease.SearchesTooEarly,
@@ -802,6 +818,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_release` of a buddy system, under its own contract",
         records=("B114",),
         sources=("vulkano-rs/vulkano#2832",),
+        broke=("admission",),
+        verdict="Lists of free blocks that contradict each other may also end in a refusal, where "
+        "a block is free and stands on none of the size that is looked for.",
     ),
     Exhibit(
         core.TakesWhatThereIs,
@@ -885,6 +904,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "prefix-sound",
         "What was published after other tokens is found.",
         "`_contents`",
+        broke=("eviction",),
+        verdict="Blocks of one prompt that have the same tokens of their own are taken for the "
+        "same, so that the contents of one are given up although nothing lacked.",
     ),
     Exhibit(
         prefix.KeepsTheMark,
