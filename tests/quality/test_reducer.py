@@ -16,7 +16,7 @@ from kvimpls.museum import (
     OffByOneAtBoundary,
     ReuseWhileLeased,
 )
-from kvimpls.reference import Reference
+from kvimpls.reference import Reference, StoredReference
 from kvspec import (
     AllocatorError,
     Contract,
@@ -28,12 +28,14 @@ from kvspec import (
 )
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import target
+from kvspec.engines.replay import run
 from kvspec.engines.session import Session
 from kvspec.kernel.generation import HUGE, LAST_ID
 from kvspec.kernel.names import call_text
 from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.script import call
 from kvspec.rooms import OPERATIONS
+from kvspec.rooms.store import WriteOutside
 from kvspec.suite.check import REPLAYS, check_allocator, explain
 from kvspec.suite.report import ExitCode
 from kvspec.traces.cases import Case, size
@@ -541,3 +543,16 @@ def test_an_absurd_length_makes_no_more_moves_than_any_other():
     tried = list(itertools.islice(moves(Case(Geometry(3, 2), tuple(steps))), 2000))
     assert 10 < len(tried) < 2000
     assert all(move.geometry.num_blocks < 100 for move in tried)
+
+
+def test_a_write_outside_is_never_brought_inside():
+    """There it would write what nobody believes, and a right store would be at fault."""
+    tested = target(StoredReference)
+    spec = tested.specification(Geometry(2, 1))
+    steps = [
+        TraceStep(spec.operation(call("allocate", seq=0, num_tokens=1))),
+        TraceStep(WriteOutside(0, 0, 1)),
+    ]
+    told = run(tested.make, spec, steps, tested.name, DEFAULT_CALL_TIMEOUT, sensible=True)
+    assert [step.operation.method for step in told.steps] == ["allocate"]
+    assert told.breaches == ()

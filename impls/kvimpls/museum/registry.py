@@ -876,6 +876,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "Nobody else has the block, and it is copied.",
         "`_to_copy`",
         also=("batch", "admission"),
+        broke=("eviction",),
+        verdict="The block for the copy may be one that is cached, whose contents are then given "
+        "up although nothing lacked.",
     ),
     Exhibit(
         sharing.ForkLosesTheTail,
@@ -904,9 +907,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "prefix-sound",
         "What was published after other tokens is found.",
         "`_contents`",
-        broke=("eviction",),
+        broke=("eviction", "eviction-order"),
         verdict="Blocks of one prompt that have the same tokens of their own are taken for the "
-        "same, so that the contents of one are given up although nothing lacked.",
+        "same, so that the contents of one are given up although nothing lacked, or out of turn.",
     ),
     Exhibit(
         prefix.KeepsTheMark,

@@ -49,6 +49,10 @@ class WriteOutside(SequenceOperation):
             return frozenset({"InvalidLength"})
         return frozenset()
 
+    def sensible(self, state: State) -> bool:
+        """Never where it lies within: what a caller writes there is no call of its own."""
+        return False
+
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """There is nothing to choose."""
         yield spec.result(state, self, Outcome(DONE))
