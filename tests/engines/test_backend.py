@@ -66,9 +66,15 @@ def test_random_search_misses_the_needle():
     missing("crosshair") is not None, reason="hypothesis-crosshair is not installed"
 )
 def test_crosshair_finds_the_needle():
-    """In episodes of a few calls; the trace has plain numbers, and replays without Hypothesis."""
-    tested = target(Needle)
-    run = run_machine(tested, Profile(episodes=100, steps=3), Ledger(), backend="crosshair")
+    """In episodes of a few calls; the trace has plain numbers, and replays without Hypothesis.
+
+    The solver gives up on a way by the clock, so that one run of it may miss what the next finds.
+    """
+    tested, plan = target(Needle), Profile(episodes=60, steps=2)
+    for number in range(8):
+        run = run_machine(tested, plan, Ledger(), number, backend="crosshair")
+        if run.trace is not None:
+            break
     assert run.trace is not None
     trace, reproduced = explain(tested, run.trace, 10.0)
     assert (trace.law, reproduced) == ("well-formed", 5)
