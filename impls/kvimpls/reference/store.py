@@ -4,7 +4,8 @@ A row holds the key of the one key-value head and then its value. Slots are numb
 block `b` has the slots `[b * block_size, (b + 1) * block_size)`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -134,21 +135,24 @@ class StoredReference(Reference):
             rows = source[copy.source * size : (copy.source + 1) * size]
             destination[copy.destination * size : (copy.destination + 1) * size] = rows
 
-    def swap_out(self, seq: int) -> list[Copy]:
-        """Move `seq`, and what it has written, to host blocks."""
-        self._ends = self._slots, self._host_slots
+    @contextmanager
+    def _between(self, source: Rows, destination: Rows) -> Iterator[None]:
+        """Copies go from one to the other meanwhile."""
+        self._ends = source, destination
         try:
-            return super().swap_out(seq)
+            yield
         finally:
             self._ends = None
 
+    def swap_out(self, seq: int) -> list[Copy]:
+        """Move `seq`, and what it has written, to host blocks."""
+        with self._between(self._slots, self._host_slots):
+            return super().swap_out(seq)
+
     def swap_in(self, seq: int) -> list[Copy]:
         """Move `seq`, and what it has written, back to device blocks."""
-        self._ends = self._host_slots, self._slots
-        try:
+        with self._between(self._host_slots, self._slots):
             return super().swap_in(seq)
-        finally:
-            self._ends = None
 
     def resize(self, num_blocks: int) -> list[Copy]:
         """Have `num_blocks` blocks; those that stay keep their contents."""

@@ -5,7 +5,7 @@ a `TargetError` that says what to rename. A method that is `None` is not there.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -38,10 +38,17 @@ def _missing(make: object, owner: object, room: Room, sure: bool) -> list[str]:
     return absent
 
 
-def _takes(method: Any, keyword: str, sure: bool) -> bool:
+def _parameters(method: Any) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters of a method by name; `None` where they cannot be seen."""
     try:
-        parameters = inspect.signature(method).parameters
+        return inspect.signature(method).parameters
     except (TypeError, ValueError):
+        return None
+
+
+def _takes(method: Any, keyword: str, sure: bool) -> bool:
+    parameters = _parameters(method)
+    if parameters is None:
         return callable(method) and not sure
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = parameters.get(keyword)
@@ -57,24 +64,20 @@ def detected(make: object, kind: type, name: str) -> tuple[str, ...]:
         if not absent:
             claimed.append(room.capability)
             continue
-        for close, meant in _misspelt(make, kind, room, absent):
-            other = (
-                "" if room.capability == "core" else ", or list the capabilities in its contract"
-            )
+        core, parts = room.capability == "core", len(room.methods + room.flags) + len(room.keywords)
+        unclaimed = "" if core else ", or list the capabilities in its contract"
+        near = next(_misspelt(make, kind, room, absent), None)
+        if near is not None:
+            close, meant = near
             raise TargetError(
                 f"{name}: it has {close} and lacks {meant}, of the capability "
-                f"{room.capability}; rename it{other}"
+                f"{room.capability}; rename it{unclaimed}"
             )
-        parts = len(room.methods) + len(room.keywords) + len(room.flags)
-        if room.capability == "core" or len(absent) < parts:
+        if core or len(absent) < parts:
+            without = unclaimed and f"{unclaimed} without it"
             raise TargetError(
                 f"{name}: it lacks {', '.join(absent)}, of the capability {room.capability}; "
-                "implement it"
-                + (
-                    ""
-                    if room.capability == "core"
-                    else ", or list the capabilities in its contract without it"
-                )
+                f"implement it{without}"
             )
     return tuple(claimed)
 
@@ -82,17 +85,18 @@ def detected(make: object, kind: type, name: str) -> tuple[str, ...]:
 def _misspelt(make: object, kind: type, room: Room, absent: list[str]) -> Iterator[tuple[str, str]]:
     """What is there in the place of something that the room lacks: as it is, and as it is meant."""
     names = [n for n in dir(kind) if n[0] != "_" and not any(n in r.methods for r in ROOMS)]
+    others = [n for n in names if callable(_attribute(kind, n))]
     for method in room.methods:
         if method in absent:
             there = _attribute(kind, method)
             if there is not None:
                 yield f"{method} = {shown(there)}", f"{method}(), a method"
-            close = closest(method, [n for n in names if callable(_attribute(kind, n))])
+            close = closest(method, others)
             if close:
                 yield close, method
     for method, keyword in room.keywords.items():
         asked = _attribute(kind, method) if method else make
-        taken = _keywords(asked)
+        taken = _parameters(asked) or {}
         close = closest(keyword, [n for n in taken if not _known_keyword(n)])
         if keyword not in taken and close:
             call = method or "the factory"
@@ -108,14 +112,6 @@ def _misspelt(make: object, kind: type, room: Room, absent: list[str]) -> Iterat
 
 def _known_keyword(name: str) -> bool:
     return any(name in room.keywords.values() for room in ROOMS)
-
-
-def _keywords(method: Any) -> tuple[str, ...]:
-    """The names of the parameters of a method, as far as they can be seen."""
-    try:
-        return tuple(inspect.signature(method).parameters)
-    except (TypeError, ValueError):
-        return ()
 
 
 def require(make: object, made: object, room: Room, name: str, timeout: float) -> None:
