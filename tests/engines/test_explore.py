@@ -21,7 +21,7 @@ from stacks import (
     TwiceWrong,
 )
 
-from kvimpls.museum import registry
+from kvimpls.museum import ForgottenCopyOnWrite, registry
 from kvimpls.reference import Reference
 from kvspec.contract import Contract, Paged, Unspecified
 from kvspec.driver.driver import Driver
@@ -30,7 +30,7 @@ from kvspec.engines.alike import exactly, up_to_names
 from kvspec.engines.copies import Deep, Pickled, copies, prints
 from kvspec.engines.exploration import ALONE, DRIVEN, PRODUCT, Exploration
 from kvspec.engines.explore import explore_alone
-from kvspec.engines.scope import Scope
+from kvspec.engines.scope import MOST_FAULTS, Scope
 from kvspec.engines.session import Session
 from kvspec.engines.walk import SeededChooser
 from kvspec.geometry import Geometry
@@ -440,3 +440,30 @@ def test_what_a_capability_needs_of_the_geometry_is_added():
     """Host blocks for swapping, and a window for the window."""
     report = explore_specification(Geometry(2, 2), 1, capabilities=("core", "swap", "window"))
     assert report.spec.geometry == Geometry(2, 2, num_host_blocks=2, window=3)
+
+
+def test_a_violation_of_a_search_that_was_cut_off_may_have_a_shorter_story():
+    """And the line says so; what was looked through as far as a shorter one could be does not."""
+    broken = explore_allocator(ForgottenCopyOnWrite, Geometry(4, 2), 2, way="product")
+    (found,) = broken.searches
+    assert found.title == "over the product: a law is broken"
+    found.cut = "--max-states 10"
+    assert found.title == "over the product: a law is broken, and a shorter story may be there"
+
+
+def test_a_call_with_more_checkpoints_than_are_tried_is_cut_off():
+    """Each call fails at each of its checkpoints, and beyond the most the report says that not."""
+
+    class Careful(Reference):
+        def allocate(self, seq, num_tokens, *, limit=None):
+            for _ in range(MOST_FAULTS):
+                self._checkpoint("look again")
+            return super().allocate(seq, num_tokens, limit=limit)
+
+    report = explore_allocator(
+        Careful, Geometry(1, 1), 1, capabilities=("core", "injection"), way="driven"
+    )
+    (found,) = report.searches
+    assert (found.exhausted, found.trace) == (False, None)
+    assert found.title == "NOT EXHAUSTED, every model transition driven once"
+    assert f"cut off at {MOST_FAULTS - 1} checkpoints of one call" in report.lines[0]

@@ -71,17 +71,13 @@ class Exploration:
     @property
     def title(self) -> str:
         """What the search was, in the words of the report: exhausted only where it came to that."""
-        mode = (
-            self.mode if self.exhausted else {PRODUCT: "over the product"}.get(self.mode, self.mode)
-        )
-        if self.trace is not None:
-            shortest = (
-                "a law is broken, and a shorter story may be there"
-                if self.cut
-                else "a law is broken"
-            )
-            return f"{mode}: {shortest}"
-        return mode if self.exhausted else f"NOT EXHAUSTED, {mode}"
+        if self.exhausted:
+            return self.mode
+        mode = "over the product" if self.mode == PRODUCT else self.mode
+        if self.trace is None:
+            return f"NOT EXHAUSTED, {mode}"
+        more = ", and a shorter story may be there" if self.cut else ""
+        return f"{mode}: a law is broken{more}"
 
     @property
     def rate(self) -> float:
@@ -147,10 +143,12 @@ class Exploration:
         if self.seconds - self._told >= _TELL:
             self._told = self.seconds
             progress(self)
+        if not self.shorter(self.length(number) + 1):
+            return False
         if self.states > self.most_states:
             self.cut = f"--max-states {self.most_states:,}"
             return False
-        return self.shorter(self.length(number) + 1)
+        return True
 
     def ended(self, waiting: int) -> None:
         """The search is over, with so many states that were not looked at yet."""
