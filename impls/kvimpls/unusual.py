@@ -182,6 +182,15 @@ class FirstBlockOne(Reference):
     _first_block: ClassVar[int] = 1
 
 
+class EvictsOnRequest(Reference):
+    """Keeps what is cached until the caller has it evicted, and is refused till then."""
+
+    contract: ClassVar[Contract] = Contract(order="lru", eviction="explicit")
+
+    def _fits(self, count: int) -> bool:
+        return count <= len(self._free)
+
+
 class Granules(Reference):
     """Takes memory in granules of 6 tokens, each of whole blocks, whatever the block size."""
 

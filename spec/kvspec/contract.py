@@ -174,7 +174,7 @@ EagerFork = Literal["none", "tail", "all"]
 Misuse = Literal["raises", "callers_duty"]
 MaxTokens = Literal["optional", "required", "none"]
 WindowRelease = Literal["exact", "early", "late"]
-Eviction = Literal["uncached_first", "any"]
+Eviction = Literal["uncached_first", "any", "explicit"]
 EvictionOrder = Literal["any", "lru"]
 ResetWhenUsed = Literal["epoch", "refused"]
 
@@ -231,8 +231,9 @@ class Contract:
     - `window_before_refusal`: a refused append may have released what lies before the window.
     - `deduplicates`: publishing may change a table entry to a block of equal cached contents.
     - `eviction`: which cached blocks are given up when blocks are taken: only as many as lack in
-      other free blocks (`uncached_first`), or `any`, such as those to which one queue of all free
-      blocks has come.
+      other free blocks (`uncached_first`); `any`, such as those to which one queue of all free
+      blocks has come; or none (`explicit`), so that what takes blocks is refused until the caller
+      has evicted some, or has reset the cache.
     - `order`: the order in which they are given up: `any`, or `lru`, which is that of release,
       and within one release the last block of a sequence first.
     - `forgets`: cached contents may be lost at any time.

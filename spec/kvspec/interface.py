@@ -139,6 +139,17 @@ class PrefixCachingAllocator(CoreAllocator, Protocol):
         ...
 
 
+class EvictingAllocator(PrefixCachingAllocator, Protocol):
+    """Capability `eviction`: the caller can have cached blocks given up that nobody uses.
+
+    Under the contract `eviction = explicit` it must: what takes blocks gives up none.
+    """
+
+    def evict(self, num_blocks: int) -> Collection[int]:
+        """Give up so many of them, or all there are; the ids of those that were."""
+        ...
+
+
 class SwappingAllocator(CoreAllocator, Protocol):
     """Capability `swap`: a sequence can be moved to host memory and back, as a whole."""
 

@@ -15,7 +15,10 @@ class EvictsTheUsed(Reference):
 
     def _take(self, count: int) -> list[int]:
         self._several = count > 1
-        return super()._take(count)
+        try:
+            return super()._take(count)
+        finally:
+            self._several = False
 
     def _evict(self) -> int:
         used = [b for b in self._supply.cache.contents if b not in self._supply.idle]
@@ -23,6 +26,24 @@ class EvictsTheUsed(Reference):
             return super()._evict()
         self._unpublish(used[0])
         return used[0]
+
+
+class EvictsManyUnchecked(Reference):
+    """Asked for several at once, `evict` frees what somebody still reads if nothing else is left.
+
+    LMCache/LMCache#3130, as it was reported.
+    """
+
+    def evict(self, num_blocks: int) -> list[int]:
+        """Give up so many cached blocks, or all there are; their ids."""
+        given_up = super().evict(num_blocks)
+        if num_blocks > 1:
+            used = [b for b in self._supply.cache.contents if b not in self._supply.idle]
+            for block in used[: num_blocks - len(given_up)]:
+                self._unpublish(block)
+                self._free.append(block)
+                given_up.append(block)
+        return given_up
 
 
 class EvictsFirst(Reference):

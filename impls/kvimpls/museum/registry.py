@@ -318,6 +318,15 @@ MUSEUM: tuple[Exhibit, ...] = (
         "it has just hit, the block counts as idle before the call, and as given up too early.",
     ),
     Exhibit(
+        eviction.EvictsManyUnchecked,
+        "eviction",
+        "evict",
+        "What is given up is in a table.",
+        "`evict`",
+        records=("B24",),
+        sources=("LMCache/LMCache#3130",),
+    ),
+    Exhibit(
         sharing.CountNotDecremented,
         "sharing",
         "table-counts",

@@ -15,7 +15,7 @@ from kvspec import Copy
 
 
 class Caching(Grouping):
-    """Capability `prefix`, for what has one group.
+    """Capabilities `prefix` and `eviction`, for what has one group.
 
     >>> from kvimpls.reference import Reference
     >>> from kvspec import Geometry
@@ -82,6 +82,18 @@ class Caching(Grouping):
             self._journal.remove(self._supply.idle, block)
             self._journal.append(self._free, block)
         return self._answer([])
+
+    @all_or_nothing
+    def evict(self, num_blocks: int) -> list[int]:
+        """Give up so many cached blocks that nobody uses, or all there are; their ids."""
+        self._require_one_group("prefix cache")
+        count = min(tokens_of(num_blocks), len(self._supply.idle))
+        given_up = []
+        for _ in range(count):
+            self._checkpoint("give up a block")
+            given_up.append(self._evict())
+            self._journal.append(self._free, given_up[-1])
+        return given_up
 
     # Finding.
 

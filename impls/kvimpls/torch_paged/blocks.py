@@ -76,7 +76,7 @@ class BlockPool:
         The answer is a view, good until blocks are let go again.
         """
         if need > self.top:
-            self._evict(need - self.top)
+            self.evict(need - self.top)
         self.top -= need
         fresh = self.stack[self.top : self.top + need]
         if need:
@@ -140,6 +140,14 @@ class BlockPool:
         self._free_idle(torch.nonzero(self.since != _NOT_IDLE).flatten())
         self.withdraw(torch.nonzero(self.published).flatten())
 
+    def evict(self, need: int) -> Tensor:
+        """Free the `need <= idle` blocks that have been idle longest; which they are."""
+        waiting = torch.where(self.since == _NOT_IDLE, _NEVER, self.since)
+        oldest = waiting.topk(need, largest=False, sorted=True).indices
+        self._evicted(oldest.tolist())
+        self._free_idle(oldest)
+        return oldest
+
     def free_blocks(self) -> list[int]:
         """The blocks that `num_free` counts."""
         free: list[int] = self.stack[: self.top].tolist()
@@ -186,13 +194,6 @@ class BlockPool:
             self.published.tolist(),
             idle[self.since[idle].argsort()].tolist(),
         )
-
-    def _evict(self, need: int) -> None:
-        """Free the `need` blocks that have been idle longest."""
-        waiting = torch.where(self.since == _NOT_IDLE, _NEVER, self.since)
-        oldest = waiting.topk(need, largest=False, sorted=True).indices
-        self._evicted(oldest.tolist())
-        self._free_idle(oldest)
 
     def _free_idle(self, blocks: Tensor) -> None:
         """Move idle blocks to the stack, their contents given up."""

@@ -18,7 +18,7 @@ from kvspec import Copy, InvalidLength, OutOfBlocks
 
 
 class Caching(Paged):
-    """Capability prefix, for a geometry without groups: with some, `AllocatorError`."""
+    """Capabilities prefix and eviction, without groups: with some, `AllocatorError`."""
 
     @atomic
     def allocate_prompt(self, seq: int, tokens: Sequence[int], key: Any = None) -> int:
@@ -113,6 +113,17 @@ class Caching(Paged):
         self._index.reset()
         tables.pool.withdraw_all()
         return ()
+
+    @atomic
+    def evict(self, num_blocks: int) -> list[int]:
+        """Give up so many cached blocks that nobody uses, or all there are; their ids."""
+        tables, _ = self._only_group()
+        count = min(whole(num_blocks), tables.pool.idle)
+        if not count:
+            return []
+        oldest: list[int] = tables.pool.evict(count).tolist()
+        self._may_fail("giving blocks up")
+        return oldest
 
     def _hit(self, tokens: Sequence[int], key: Any) -> list[Content]:
         """The root and the contents of the blocks of the longest cached run."""

@@ -91,6 +91,14 @@ class Copied(Event):
 
 
 @frozen
+class Displaced(Event):
+    """The allocator gave up what was kept in a block that nobody uses."""
+
+    block: int
+    place: Place = DEVICE
+
+
+@frozen
 class Written(Event):
     """The caller wrote `cells` into the slots of `seq` from position `start` on."""
 

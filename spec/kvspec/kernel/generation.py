@@ -138,13 +138,14 @@ def focus(chooser: Chooser, rooms: Items["Room"]) -> tuple["Room", ...]:
     """The rooms that one episode is about: the core and a few others, or all where there are few.
 
     What takes three calls of one capability in a row is not found among the calls of ten. Those
-    come more often of which most can go wrong.
+    come more often of which most can go wrong, and with each come those that it needs.
     """
     others = [r for r in rooms if r.proposals and r.capability != "core" for _ in range(r.weight)]
     chosen: list[Room] = []
     while others and len(chosen) < FOCUS:
         chosen.append(chooser.pick(others))
-        others = [room for room in others if room is not chosen[-1]]
+        needs = chosen[-1].needs
+        others = [r for r in others if r is not chosen[-1] and r.capability not in needs]
     return tuple(room for room in rooms if room not in others)
 
 

@@ -44,10 +44,13 @@ def growth(state: State, spec: "Specification", seq: int, num_tokens: int) -> tu
 def _growth(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> Need:
     entries, grown = state.entries(table), _grown(state, spec, table, num_tokens)
     copied = len(shared_and_written(state, spec, table, num_tokens))
+    back = set(freed(state, spec, table, num_tokens))
+    keeps = state.at(table.place).keeps if spec.evicts_explicitly else ()
     return Need(
         max(0, spec.least(grown, table.group) - len(entries)) + copied,
         copied=copied,
-        freed=len(set(freed(state, spec, table, num_tokens))),
+        freed=len(back),
+        doubtful=sum(block in keeps for block in back),
         held=entries if spec.contract.placement != "anywhere" else (),
         target=spec.target(grown, table.group),
         place=table.place,
@@ -68,6 +71,7 @@ def _by_place(needs: Iterable[Need]) -> tuple[Need, ...]:
                 fresh=need.fresh + other.fresh,
                 copied=need.copied + other.copied,
                 freed=need.freed + other.freed,
+                doubtful=need.doubtful + other.doubtful,
             )
         found[need.place] = need
     return tuple(found.values())
@@ -80,11 +84,13 @@ def _grown(state: State, spec: "Specification", table: TableOf, num_tokens: int)
 
 
 def freed(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> Iterator[int]:
-    """The blocks that an append releases before the window, and that nobody else holds."""
+    """The blocks that an append releases before the window, and that it may then take."""
     gone = spec.released(state.sequences[table.seq].length, num_tokens, table.group)
     occupancy = state.at(table.place)
     for block in state.entries(table)[:gone]:
-        if block is not None and len(occupancy.users[block]) == 1 and block not in occupancy.pins:
+        if block is None or len(occupancy.users[block]) > 1 or block in occupancy.pins:
+            continue
+        if not (spec.evicts_explicitly and occupancy.keeps_surely(block)):
             yield block
 
 

@@ -56,14 +56,15 @@ class Need:
     """How many fresh blocks of a place an operation takes, the fewest that the contract allows.
 
     So many of them as `copied` are for entries that are shared and written into, and so many
-    blocks as `freed` become free in the same call before any is taken. Where placement matters,
-    `held` is the extent that grows, and `target` the size of the one that the sequence would move
-    to, if it may move.
+    blocks as `freed` become free in the same call before any is taken, as `doubtful` of which
+    perhaps do not. Where placement matters, `held` is the extent that grows, and `target` the size
+    of the one that the sequence would move to, if it may move.
     """
 
     fresh: int
     copied: int = 0
     freed: int = 0
+    doubtful: int = 0
     held: Entries = ()
     target: int = 0
     place: Place = DEVICE
@@ -158,10 +159,7 @@ class Operation:
         needs = takes or (Need(0),)
         short = [need for need in needs if not spec.fits(state, need, need.fresh + len(need.held))]
         decides = (short or needs)[0]
-        if spec.contract.placement == "anywhere":  # where an extent would move to does not matter
-            refused = bool(short)
-        else:
-            refused = any(not spec.fits(state, n, n.target) for n in needs)
+        refused = any(not spec.surely_fits(state, need) for need in needs)
         return Expected(
             done=not short,
             refused=refused or (bool(takes) and spec.any_refusal),

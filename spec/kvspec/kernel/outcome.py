@@ -40,6 +40,11 @@ class Answer:
         """The value as a number; 0 where it is none."""
         return int(self.value) if self.value.isdecimal() else 0
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The ids that the value names."""
+        return tuple(int(block) for block in self.value.split() if block.isdecimal())
+
     def __str__(self) -> str:
         if self.kind in ("done", "error", "nonsense", "raised"):
             return self.value or self.kind

@@ -40,6 +40,16 @@ def other_number(step: Step) -> Iterator[Outcome]:
                 yield evolve(step.outcome, answer=evolve(step.answer, value=str(other)))
 
 
+def other_blocks(step: Step) -> Iterator[Outcome]:
+    """A call that names blocks names one less, one more, or another in the place of one."""
+    if step.done and step.operation.answers == "blocks":
+        named = step.answer.value.split()
+        others = [str(block) for block in step.before.blocks() if str(block) not in named]
+        for ids in (named[1:], *([*named[n:], other] for n in (0, 1) for other in others)):
+            if ids != named:
+                yield evolve(step.outcome, answer=evolve(step.answer, value=" ".join(ids)))
+
+
 def other_count(step: Step) -> Iterator[Outcome]:
     """The count of free blocks is one off at some place."""
     for place, count in step.seen.free.items():

@@ -43,30 +43,49 @@ class Sizes:
         return range(len(self._block_sizes))
 
     def free_blocks(self, state: State, place: Place = DEVICE) -> tuple[int, ...]:
-        """The blocks of a place that nobody holds, in order, and last those to be displaced."""
+        """The blocks of a place that may be taken, in order, and last those to be displaced."""
         occupancy, blocks = state.at(place), state.blocks(place)
         if not occupancy.keeps:
             return tuple(block for block in blocks if block not in occupancy.held)
+        stay = self.surely_kept(state, place)
         plain = [b for b in blocks if b not in occupancy.held and b not in occupancy.keeps]
-        return (*plain, *(b for b in occupancy.keeps if b not in occupancy.held))
+        return (*plain, *(b for b in occupancy.keeps if not (b in occupancy.held or b in stay)))
 
     def available(self, state: State, place: Place = DEVICE) -> int:
-        """How many blocks of a place are free."""
+        """How many blocks of a place may be taken."""
+        return self.unheld(state, place) - len(self.surely_kept(state, place))
+
+    def surely_available(self, state: State, place: Place = DEVICE) -> int:
+        """How many of them can be taken whatever is in doubt."""
+        return self.unheld(state, place) - len(self.perhaps_kept(state, place))
+
+    def unheld(self, state: State, place: Place = DEVICE) -> int:
+        """How many blocks of a place are free, or but for holders that can be displaced."""
         blocks = state.pools.get(place)
         return len(blocks) - len(state.at(place).held) if blocks else 0
+
+    def surely_kept(self, state: State, place: Place = DEVICE) -> frozenset[int]:
+        """The blocks that nobody uses and that cannot be taken for what is kept in them."""
+        return state.at(place).certain if self.evicts_explicitly else frozenset()
+
+    def perhaps_kept(self, state: State, place: Place = DEVICE) -> frozenset[int]:
+        """The same, with those of which it is in doubt."""
+        return state.at(place).idle if self.evicts_explicitly else frozenset()
+
+    @derived
+    def evicts_explicitly(self) -> bool:
+        """Whether what is kept in a block that nobody uses stays until the caller lets go of it."""
+        return self.contract.eviction == "explicit"
 
     def free_counts(self, state: State, place: Place = DEVICE) -> range:
         """What the allocator may give as its count of free blocks.
 
         Where that leaves out what can be displaced, it may leave out what is only perhaps held.
         """
-        most = self.available(state, place)
+        most, at = self.unheld(state, place), state.at(place)
         if self.contract.free_counts_cached:
             return range(most, most + 1)
-        keeps = state.at(place).keeps
-        idle = state.at(place).idle
-        certain = sum(any(not holder.doubtful for holder in keeps[block]) for block in idle)
-        return range(most - len(idle), most - certain + 1)
+        return range(most - len(at.idle), most - len(at.certain) + 1)
 
     def least(self, past: History, group: int = 0) -> int:
         """The fewest blocks that a sequence with this history must hold in a group."""
@@ -137,6 +156,13 @@ class Sizes:
             return True
         moves = not held or self.contract.relocates
         return moves and any(holes(placement, max(size, target), free, blocks, self.room))
+
+    def surely_fits(self, state: State, need: Need) -> bool:
+        """Whether there are blocks for `need` whatever is in doubt, and a hole to move to."""
+        if self.contract.placement != "anywhere":
+            return self.fits(state, need, need.target)
+        available = self.surely_available(state, need.place)
+        return need.fresh <= available + need.freed - need.doubtful
 
     def target(self, past: History, group: int = 0) -> int:
         """The size of the extent to which a sequence with this history would move."""

@@ -128,6 +128,15 @@ class Occupancy:
         """The blocks that are free, but for holders which can be displaced."""
         return frozenset(self.keeps).difference(self.held)
 
+    @derived
+    def certain(self) -> frozenset[int]:
+        """Those of the idle blocks that are surely kept."""
+        return frozenset(block for block in self.idle if self.keeps_surely(block))
+
+    def keeps_surely(self, block: int) -> bool:
+        """Whether what can be displaced holds a block, and that is not in doubt."""
+        return any(not holder.doubtful for holder in self.keeps.get(block, ()))
+
 
 _NOBODY = Occupancy(users={}, pins={}, keeps={})
 

@@ -73,9 +73,12 @@ class CanAllocate(Operation):
         return "OK" if all(spec.fits(state, need, need.fresh) for need in needs) else "LATER"
 
     def right(self, state: State, spec: "Specification") -> tuple[str, ...]:
-        """The right answers: one, or where the deed may be refused at will any that fears more."""
+        """The right answers: one, or more fearful ones too where the deed may be refused anyway."""
         value = self.value(state, spec)
-        return ANSWERS[ANSWERS.index(value) :] if spec.any_refusal else (value,)
+        if spec.any_refusal:
+            return ANSWERS[ANSWERS.index(value) :]
+        doubtful = not all(spec.surely_fits(state, need) for need in self._needs(state, spec))
+        return ("OK", "LATER") if value == "OK" and doubtful else (value,)
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """Each right answer."""

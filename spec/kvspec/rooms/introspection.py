@@ -86,16 +86,14 @@ class FreeBlocks(Operation):
 
 def _surely_free(state: State, spec: "Specification") -> frozenset[int]:
     """The blocks that must be among the free ones."""
-    free = frozenset(spec.free_blocks(state))
+    free = frozenset(state.blocks()) - state.at().held
     return free if spec.contract.free_counts_cached else free - state.at().idle
 
 
 def _perhaps_free(state: State, spec: "Specification") -> frozenset[int]:
     """The blocks that may be among them: not what is surely cached, where that is left out."""
-    free, at = frozenset(spec.free_blocks(state)), state.at()
-    if spec.contract.free_counts_cached:
-        return free
-    return free - {b for b in at.idle if any(not holder.doubtful for holder in at.keeps[b])}
+    free = frozenset(state.blocks()) - state.at().held
+    return free if spec.contract.free_counts_cached else free - state.at().certain
 
 
 def _queries(state: State, spec: "Specification") -> Sequence[Operation]:
@@ -154,7 +152,7 @@ def _free_set(step: Step) -> str | None:
     state, spec = step.after, step.spec
     least, most = _surely_free(state, spec), _perhaps_free(state, spec)
     for _, answer in _answers(step, FreeBlocks):
-        told = {int(block) for block in answer.value.split()}
+        told = set(answer.blocks)
         if least - told:
             return (
                 f"{blocks_text(least - told)} {_is(least - told)} in no table and not in flight, "

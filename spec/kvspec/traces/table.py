@@ -45,6 +45,8 @@ def _answer(step: Step) -> str:
         said = {"raised": "raises ", "injected": "fails at "}
         return said.get(answer.kind, "") + answer.value
     parts = [answer.value] if answer.value else []
+    if step.operation.answers == "blocks":
+        parts = [f"{{{answer.value}}}"]
     several = len(step.operation.touched) > 1
     for seq in step.operation.touched:
         if seq in step.after.sequences:

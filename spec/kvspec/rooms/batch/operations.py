@@ -76,15 +76,19 @@ class AppendBatch(Operation):
     def needs(self, state: State, spec: "Specification") -> tuple[Need, ...]:
         """The most that the loop has taken at any time, beyond what it has let go of by then."""
         taken: dict[Place, int] = {}
+        feared: dict[Place, int] = {}  # the same, if all is kept of which it is in doubt
         needs: dict[Place, Need] = {}
         for seq, tokens in zip(self.seqs, self.numbers, strict=True):
             for need in growth(state, spec, seq, tokens):
                 place, before = need.place, needs.get(need.place, Need(0, place=need.place))
                 taken[place] = taken.get(place, 0) + need.fresh - need.freed
+                feared[place] = feared.get(place, 0) + need.fresh - need.freed + need.doubtful
+                fresh = max(before.fresh, taken[place])
                 needs[place] = evolve(
                     before,
-                    fresh=max(before.fresh, taken[place]),
+                    fresh=fresh,
                     copied=before.copied + need.copied,
+                    doubtful=max(before.fresh + before.doubtful, feared[place]) - fresh,
                 )
             state = _grown(state, spec, seq, tokens)
         return tuple(needs.values())

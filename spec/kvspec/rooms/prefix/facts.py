@@ -15,6 +15,7 @@ from kvspec.geometry import DEVICE
 from kvspec.kernel.events import (
     Cloned,
     Copied,
+    Displaced,
     Ended,
     Event,
     Inherited,
@@ -232,6 +233,8 @@ def _folded(facts: Facts, state: State, event: Event, spec: "Specification") -> 
             return _published(facts, state, seq, num_tokens, spec)
         case Copied(destination=block, to=place) if place == DEVICE and block in facts.published:
             return facts.losing(block)  # also where what is copied there has the same contents
+        case Displaced(block, place) if place == DEVICE and block in facts.published:
+            return facts.losing(block)
         case Looked(tokens, key, num_tokens):
             return _decided(facts, tokens, key, num_tokens, spec)
         case Reset():

@@ -8,7 +8,7 @@ from attrs import frozen
 from kvspec.contract import History
 from kvspec.geometry import whole_blocks
 from kvspec.kernel.state import State
-from kvspec.rooms.prefix.facts import Facts, facts_of
+from kvspec.rooms.prefix.facts import facts_of
 from kvspec.rooms.prefix.identity import Contents, Tokens, chain
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def hits(state: State, spec: "Specification", tokens: Tokens, key: Any) -> Itera
     for count in range(whole.may // size, whole.must // size - 1, -1):
         for gone in dict.fromkeys(spec.released_before_a_hit(count * size)):
             if all(facts.blocks_of(contents) for contents in run[gone:count]):
-                revived = [_revived(state, facts, contents) for contents in run[gone:count]]
+                revived = [_revived(state, spec, contents) for contents in run[gone:count]]
                 yield Hit(
                     count * size,
                     total - count + sum(least for least, _ in revived),
@@ -89,7 +89,9 @@ def hits(state: State, spec: "Specification", tokens: Tokens, key: Any) -> Itera
                 )
 
 
-def _revived(state: State, facts: Facts, contents: Contents) -> tuple[int, int]:
+def _revived(state: State, spec: "Specification", contents: Contents) -> tuple[int, int]:
     """Whether a block with these contents is taken out of the free ones: at least, at most."""
-    free = [block not in state.at().held for block in facts.blocks_of(contents)]
-    return int(all(free)), int(any(free))
+    blocks, held = facts_of(state).blocks_of(contents), state.at().held
+    least = all(b not in held and b not in spec.surely_kept(state) for b in blocks)
+    most = any(b not in held and b not in spec.perhaps_kept(state) for b in blocks)
+    return int(least), int(most)

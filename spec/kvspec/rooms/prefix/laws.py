@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from kvspec.contract import Contract
+from kvspec.kernel.events import Displaced
 from kvspec.kernel.law import Law
 from kvspec.kernel.names import blocks_text, entries_text, plural, sequence_name
-from kvspec.kernel.perturb import other_asked, other_number, other_table
+from kvspec.kernel.perturb import other_asked, other_blocks, other_number, other_table
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
 from kvspec.rooms.prefix import witnesses
@@ -166,11 +167,15 @@ def _handed_out(step: Step) -> int:
 
 
 def _evicted(step: Step) -> list[int]:
-    """The unused blocks that were handed out for something else, the last with their contents."""
+    """The unused blocks that were given up, or handed out for something else.
+
+    Only those that were the last with their contents.
+    """
     before, after = facts_of(step.before), facts_of(step.after)
     left = set(after.published.values())
-    taken = {block for table, _, block in step.taken if table.place.tier == "device"}
-    return sorted(b for b in _idle(step.before) & taken if before.published[b] not in left)
+    gone = {block for table, _, block in step.taken if table.place.tier == "device"}
+    gone.update(event.block for event in step.events if isinstance(event, Displaced))
+    return sorted(b for b in _idle(step.before) & gone if before.published[b] not in left)
 
 
 def _takes_from_cache(step: Step) -> bool:
@@ -205,6 +210,12 @@ def _uncached(step: Step) -> int:
 
 def _eviction(step: Step) -> str | None:
     evicted, taken, uncached = _evicted(step), _handed_out(step), _uncached(step)
+    if step.spec.evicts_explicitly and evicted:
+        return (
+            f"{plural(taken, 'block')} were handed out, and the cached contents of "
+            f"{blocks_text(evicted)} were given up for that; the contract says that only evict "
+            "and reset_prefix_cache give up any."
+        )
     allowed = max(0, taken - uncached)
     if len(evicted) <= allowed:
         return None
@@ -217,11 +228,11 @@ def _eviction(step: Step) -> str | None:
 
 def _not_least(contract: Contract) -> bool:
     """Which and how many are given up is not promised."""
-    return contract.eviction != "uncached_first" or contract.forgets
+    return contract.eviction == "any" or contract.forgets
 
 
 def _evicts(step: Step) -> bool:
-    return not _not_lru(step.spec.contract) and _takes(step) and bool(_evicted(step))
+    return not _not_lru(step.spec.contract) and step.done and bool(_evicted(step))
 
 
 def _order(step: Step) -> str | None:
@@ -296,7 +307,7 @@ LAWS = (
         "llm-d/llm-d-inference-sim#709, vllm-project/vllm#51787",
         _evicts,
         _order,
-        (other_table,),
+        (other_table, other_blocks),
         witnesses.evicted,
         idle=_not_lru,
     ),

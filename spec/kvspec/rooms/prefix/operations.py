@@ -68,9 +68,10 @@ class AllocatePrompt(SequenceOperation):
     def verdict(self, state: State, spec: "Specification") -> Expected:
         """What is not a hit is fresh, and a hit without a user is no longer free."""
         available, possible = spec.available(state), list(hits(state, spec, self.tokens, self.key))
+        surely = spec.surely_available(state)
         return Expected(
             done=any(hit.least <= available for hit in possible),
-            refused=spec.any_refusal or any(hit.most > available for hit in possible),
+            refused=spec.any_refusal or any(hit.most > surely for hit in possible),
             fresh=possible[0].least,
             available=available,
         )
