@@ -56,7 +56,8 @@ class Resize(Operation):
         """The blocks in use that would be gone and cannot be moved."""
         at = state.at()
         stuck = frozenset(at.pins) if spec.contract.relocates else at.held
-        return stuck.difference(self.blocks(state))
+        blocks = self.blocks(state)  # perhaps a great many: none is gone through
+        return frozenset(block for block in stuck if block not in blocks)
 
     def verdict(self, state: State, spec: "Specification") -> Expected:
         """It succeeds unless something in use would be gone, or too few blocks would be left."""
