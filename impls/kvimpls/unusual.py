@@ -163,6 +163,10 @@ class NumpyIds(Reference):
         """The length in tokens of the longest cached run of blocks, as an int64."""
         return np.int64(super().lookup(tokens, key))
 
+    def evict(self, num_blocks: int) -> Any:
+        """Give up so many cached blocks; their ids as an int64 array."""
+        return np.array(super().evict(num_blocks), dtype=np.int64)
+
     def can_allocate(self, num_tokens: int) -> Any:
         """The name of the admission."""
         return super().can_allocate(num_tokens).name

@@ -238,13 +238,6 @@ def test_a_fault_of_eviction_is_found_by_the_law_about_it(make, law):
         assert report.trace.law == law
 
 
-def test_an_allocator_whose_eviction_is_explicit_holds_every_law():
-    """The specification allows it to refuse, and requires it to."""
-    report = check_allocator(EvictsOnRequest)
-    assert (report.exit_code, report.trace) == (0, None)
-    assert report.contract.relaxations() == ("eviction",)
-
-
 def test_eviction_cannot_be_claimed_without_a_prefix_cache():
     """There is nothing to give up."""
 

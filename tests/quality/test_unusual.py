@@ -8,6 +8,7 @@ from kvimpls.unusual import (
     CopiesUnderLease,
     EagerAll,
     EagerTail,
+    EvictsOnRequest,
     Fifo,
     FirstBlockOne,
     Granules,
@@ -33,13 +34,22 @@ FAMILIES = {
     "eager-copy fork": (EagerTail, EagerAll),
 }
 
-OTHERS = (OtherSideCopies, CopiesUnderLease, NumpyIds, FirstBlockOne, Granules, Prealloc)
+OTHERS = (
+    OtherSideCopies,
+    CopiesUnderLease,
+    NumpyIds,
+    FirstBlockOne,
+    EvictsOnRequest,
+    Granules,
+    Prealloc,
+)
 
 RELAXATIONS = {
     Relocating: ("relocates",),
     EagerTail: ("eager_fork",),
     EagerAll: ("eager_fork",),
     FirstBlockOne: ("first_block",),
+    EvictsOnRequest: ("eviction",),
     Granules: ("reservation",),
     Prealloc: ("reservation", "geometries"),
 }
