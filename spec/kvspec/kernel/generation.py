@@ -4,12 +4,16 @@ Sequences are addressed by an index into the believed live set, small pools make
 common, and ids that were in use before come back.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
 
 from kvspec.contract import Contract
 from kvspec.geometry import Geometry, Place, blocks_for
 from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.derived import derived
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.state import State
 
@@ -47,7 +51,7 @@ def new_ids(state: State) -> tuple[int, ...]:
     return (*low, *(() if LAST_ID in state.sequences else (LAST_ID,)))
 
 
-def live(state: State) -> Items[int]:
+def live(state: State) -> tuple[int, ...]:
     """The sequences on the device, oldest first: those that most calls are about."""
     return state.live
 
@@ -130,8 +134,34 @@ def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geom
     return drawn
 
 
-Mix = tuple[tuple["Proposal", int], ...]
-"""Proposals with their weights in one episode."""
+@frozen(eq=False, slots=False)
+class Mix:
+    """What may be tried in one episode: proposals with their weights."""
+
+    proposals: tuple[tuple["Proposal", int], ...]
+
+    @derived
+    def conditions(self) -> tuple[Callable[[State, "Specification"], bool], ...]:
+        """Those under which one of them is possible; many share theirs."""
+        return tuple(dict.fromkeys(proposal.possible for proposal, _ in self.proposals))
+
+    def possible(self, state: State, spec: "Specification") -> Items["Proposal"]:
+        """Those that are possible now, each as often as its weight says."""
+        holding = tuple([condition(state, spec) for condition in self.conditions])
+        known = self._known.get(holding)
+        if known is None:
+            holds = dict(zip(self.conditions, holding, strict=True))
+            known = self._known[holding] = tuple(
+                proposal
+                for proposal, weight in self.proposals
+                if holds[proposal.possible]
+                for _ in range(weight)
+            )
+        return known
+
+    @derived
+    def _known(self) -> dict[tuple[bool, ...], tuple["Proposal", ...]]:
+        return {}
 
 
 def focus(chooser: Chooser, rooms: Items["Room"]) -> tuple["Room", ...]:
@@ -162,20 +192,12 @@ def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
         if factor and proposal is not first:
             found.append((proposal, proposal.weight * factor))
     others_together = sum(weight for proposal, weight in found if not proposal.urgent)
-    return tuple((p, others_together if p.urgent else weight) for p, weight in found)
+    return Mix(tuple((p, others_together if p.urgent else weight) for p, weight in found))
 
 
 def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:
     """The next operation: one of the mix that is possible now, or anything that is."""
-    possible: list[Proposal] = []
-    asked: dict[Any, bool] = {}
-    for proposal, weight in mix:
-        # Many proposals share their condition.
-        can = asked.get(proposal.possible)
-        if can is None:
-            can = asked[proposal.possible] = proposal.possible(state, spec)
-        if can:
-            possible += (proposal,) * weight
+    possible = mix.possible(state, spec)
     if not possible:
         possible = [p for p in spec.proposals() if p.possible(state, spec)]
     return chooser.pick(possible).draw(state, spec, chooser)

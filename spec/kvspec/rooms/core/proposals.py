@@ -1,6 +1,7 @@
 """What an engine may try with the core."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvspec.kernel.chooser import Chooser
@@ -62,18 +63,22 @@ def _again(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return state.refused
 
 
-def wrong(state: State, spec: "Specification") -> list[Operation]:
+def wrong(state: State, spec: "Specification") -> Sequence[Operation]:
     """Unknown ids, an id in use, and lengths that are none."""
-    unknown = new_ids(state)[0]
+    return _wrong(new_ids(state)[0], live(state)[-1:])
+
+
+@lru_cache(maxsize=256)
+def _wrong(unknown: int, live: tuple[int, ...]) -> Sequence[Operation]:
     calls: list[Operation] = [
         Append(unknown, 1),
         Free(unknown),
         ShowTable(unknown),
         *(Allocate(unknown, odd) for odd in ODD_LENGTHS),
     ]
-    for seq in live(state)[-1:]:
+    for seq in live:
         calls += [Allocate(seq, 1), *(Append(seq, odd) for odd in ODD_LENGTHS)]
-    return calls
+    return tuple(calls)
 
 
 def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
