@@ -39,7 +39,7 @@ class TimeUp(BaseException):
     """Raised inside a call that has used up its time."""
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def within(seconds: float, work: Callable[..., T], *arguments: Any) -> T:
     """What `work` returns or raises, or `TimeUp` if it takes longer than `seconds`.
 
     It is `TimeUp` also for a call that swallowed the interruption and came back later.
@@ -51,11 +51,11 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if _bell.hung_by != threading.get_ident():
         with watching():
             if _bell.hung_by != threading.get_ident():
-                return _abandoning(seconds, work)
-            return _interrupting(seconds, work)
+                return _abandoning(seconds, work, arguments)
+            return _interrupting(seconds, work, arguments)
     if _bell.armed:
-        return work()  # within another limit, which holds
-    return _interrupting(seconds, work)
+        return work(*arguments)  # within another limit, which holds
+    return _interrupting(seconds, work, arguments)
 
 
 @contextmanager
@@ -114,13 +114,13 @@ def _beat(signum: int, frame: FrameType | None) -> None:
     raise TimeUp
 
 
-def _interrupting(seconds: float, work: Callable[[], T]) -> T:
+def _interrupting(seconds: float, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     if _bell.calls % _WOUND == 0:
         signal.setitimer(signal.ITIMER_REAL, _BEAT, _BEAT)
     _bell.calls += 1
     _bell.rings, _bell.beats_left, _bell.armed = 0, int(seconds / _BEAT) + 2, True
     try:
-        result = work()
+        result = work(*arguments)
     except KeyboardInterrupt:
         raise
     except BaseException:
@@ -166,13 +166,13 @@ def _lay_trap(frame: FrameType | None) -> None:
 # -------------------------------------------------------------------------------- elsewhere
 
 
-def _abandoning(seconds: float, work: Callable[[], T]) -> T:
+def _abandoning(seconds: float, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            results.append(work())
+            results.append(work(*arguments))
         except BaseException as error:  # handed on to the caller below
             errors.append(error)
 

@@ -209,6 +209,11 @@ class State:
             found[place.tier] = range(min(other.start, blocks.start), max(other.stop, blocks.stop))
         return found
 
+    @derived
+    def num_blocks(self) -> int:
+        """How many blocks there are, at all places together."""
+        return sum([len(blocks) for blocks in self.pools.values()])
+
     def place_of(self, tier: str, block: int) -> Place:
         """Where `block` of a tier lies."""
         for place, blocks in self.pools.items():
@@ -248,8 +253,8 @@ class State:
         # What is derived from the facts that stay the same stays the same too.
         changed = self._with(**facts)
         for name in facts:
-            if name in _DERIVED:
-                changed.__dict__.pop(_DERIVED[name], None)
+            for derived_name in _DERIVED.get(name, ()):
+                changed.__dict__.pop(derived_name, None)
         return changed
 
     def bare(self) -> "State":
@@ -284,5 +289,10 @@ class State:
         return self._with(slices={**self.slices, capability: value})
 
 
-_DERIVED = {"sequences": "live", "holds": "_occupancies", "pools": "tiers", "places": "_homes"}
+_DERIVED = {
+    "sequences": ("live",),
+    "holds": ("_occupancies",),
+    "pools": ("tiers", "num_blocks"),
+    "places": ("_homes",),
+}
 """What is derived from which facts, and kept as long as they are."""
