@@ -41,7 +41,10 @@ def _conservation(step: Step) -> str | None:
 
 
 def _something_written(step: Step) -> bool:
-    return any(sequence.cells for sequence in step.after.sequences.values())
+    for sequence in step.after.sequences.values():
+        if sequence.cells:
+            return True
+    return False
 
 
 def _read_back(step: Step) -> str | None:

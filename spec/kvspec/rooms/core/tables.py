@@ -17,7 +17,10 @@ from kvspec.rooms.core.answers import said
 
 def _tables_seen_again(step: Step) -> bool:
     before = step.before.sequences
-    return any(table.seq in before for table in step.seen.tables)
+    for table in step.seen.tables:
+        if table.seq in before:
+            return True
+    return False
 
 
 def _snapshot(step: Step) -> str | None:
@@ -111,7 +114,10 @@ def _touches_live(step: Step) -> bool:
     if step.answer.kind == "done" and not step.done:
         return False
     after = step.after.sequences
-    return any(seq in after for seq in step.operation.touched)
+    for seq in step.operation.touched:
+        if seq in after:
+            return True
+    return False
 
 
 def _bounded_waste(step: Step) -> str | None:
@@ -164,7 +170,10 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
 
 def _bystanders_seen(step: Step) -> bool:
     touched, before = step.operation.touched, step.before.sequences
-    return any(table.seq in before and table.seq not in touched for table in step.seen.tables)
+    for table in step.seen.tables:
+        if table.seq in before and table.seq not in touched:
+            return True
+    return False
 
 
 def _frame(step: Step) -> str | None:
