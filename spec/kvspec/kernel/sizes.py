@@ -53,7 +53,7 @@ class Sizes:
     def available(self, state: State, place: Place = DEVICE) -> int:
         """How many blocks of a place are free."""
         blocks = state.pools.get(place)
-        return len(blocks) - len(state.at(place).held) if blocks else 0
+        return len(blocks) - state.at(place).num_held if blocks else 0
 
     def free_counts(self, state: State, place: Place = DEVICE) -> range:
         """What the allocator may give as its count of free blocks.
@@ -167,12 +167,17 @@ class Sizes:
         """The size of a slot in blocks, for a placement in slots."""
         return blocks_for(self.geometry.max_tokens or 0, self.geometry.block_size)
 
-    def past(self, sequence: Sequence, entries: int, group: int = 0) -> History:
-        """What a reservation may depend on, for a sequence that holds `entries` entries there."""
+    def past(
+        self, sequence: Sequence, entries: int, group: int = 0, length: int | None = None
+    ) -> History:
+        """What a reservation may depend on, for a sequence that holds `entries` entries there.
+
+        With a `length`, as if the sequence were that long.
+        """
         return History(
-            allocated=sequence.allocated,
-            limit=sequence.limit,
-            length=sequence.length,
-            reserved=entries * self._block_sizes[group],
-            max_tokens=self.geometry.max_tokens,
+            sequence.allocated,
+            sequence.limit,
+            sequence.length if length is None else length,
+            entries * self._block_sizes[group],
+            self.geometry.max_tokens,
         )

@@ -118,6 +118,11 @@ class Occupancy:
         """The blocks that are not free: some holder pins them."""
         return frozenset(self.users).union(self.pins) if self.pins else frozenset(self.users)
 
+    @property
+    def num_held(self) -> int:
+        """How many blocks are not free."""
+        return len(self.held) if self.pins else len(self.users)
+
     @derived
     def pinned_only(self) -> frozenset[int]:
         """The blocks in no table that something else still pins."""
@@ -251,25 +256,22 @@ class State:
     def having(self, **facts: Any) -> "State":
         """The state with other facts, by the names of the fields."""
         # What is derived from the facts that stay the same stays the same too.
-        changed = self._with(**facts)
+        changed = object.__new__(State)
+        own = changed.__dict__
+        own.update(self.__dict__)
+        own.update(facts)
         for name in facts:
-            for derived_name in _DERIVED.get(name, ()):
-                changed.__dict__.pop(derived_name, None)
+            for view in _DERIVED.get(name, ()):
+                own.pop(view, None)
         return changed
 
     def bare(self) -> "State":
         """The same facts, with nothing derived from them yet."""
         return evolve(self)
 
-    def _with(self, **facts: Any) -> "State":
-        """The state with other facts, from which nothing is derived."""
-        changed = object.__new__(State)
-        changed.__dict__.update(self.__dict__, **facts)
-        return changed
-
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        return self._with(clock=self.clock + 1, refused=refused)
+        return self.having(clock=self.clock + 1, refused=refused)
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
@@ -286,7 +288,7 @@ class State:
 
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""
-        return self._with(slices={**self.slices, capability: value})
+        return self.having(slices={**self.slices, capability: value})
 
 
 _DERIVED = {

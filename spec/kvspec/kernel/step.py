@@ -57,6 +57,12 @@ class Step:
         return self.outcome.observation
 
     @derived
+    def seen_again(self) -> frozenset[int]:
+        """The sequences that lived before the step and whose tables were looked at after it."""
+        before = self.before.sequences
+        return frozenset([table.seq for table in self.seen.tables if table.seq in before])
+
+    @derived
     def done(self) -> bool:
         """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
         expected = self.expected

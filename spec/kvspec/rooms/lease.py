@@ -69,25 +69,23 @@ def _leases(state: State) -> Leases:
     return slice_
 
 
-def _fold(state: State, event: Event, spec: "Specification") -> State:
-    match event:
-        case LeaseBegun(lease, seq):
-            facts = evolve(_leases(state), open=(*_leases(state).open, lease))
-            held: dict[Place, Entries] = {}
-            for table in state.homes(seq):
-                held[table.place] = held.get(table.place, ()) + state.entries(table)
-            for place, entries in held.items():
-                state = state.holding(LeaseOf(lease, place=place), entries)
-            return state.with_slice("lease", facts)
-        case LeaseEnded(lease):
-            facts = Leases(
-                open=tuple(other for other in _leases(state).open if other != lease),
-                ended=(*_leases(state).ended, lease),
-            )
-            gone = [h for h in state.holds if isinstance(h, LeaseOf) and h.lease == lease]
-            return state.with_slice("lease", facts).releasing(gone)
-        case _:
-            return state
+def _begun(state: State, event: LeaseBegun, spec: "Specification") -> State:
+    facts = evolve(_leases(state), open=(*_leases(state).open, event.lease))
+    held: dict[Place, Entries] = {}
+    for table in state.homes(event.seq):
+        held[table.place] = held.get(table.place, ()) + state.entries(table)
+    for place, entries in held.items():
+        state = state.holding(LeaseOf(event.lease, place=place), entries)
+    return state.with_slice("lease", facts)
+
+
+def _ended(state: State, event: LeaseEnded, spec: "Specification") -> State:
+    facts = Leases(
+        open=tuple(other for other in _leases(state).open if other != event.lease),
+        ended=(*_leases(state).ended, event.lease),
+    )
+    gone = [h for h in state.holds if isinstance(h, LeaseOf) and h.lease == event.lease]
+    return state.with_slice("lease", facts).releasing(gone)
 
 
 # ------------------------------------------------------------------------------ operations
@@ -326,7 +324,7 @@ ROOM = Room(
     laws=LAWS,
     operations=(BeginTransfer, EndTransfer),
     facts=Leases(),
-    fold=_fold,
+    reactions={LeaseBegun: _begun, LeaseEnded: _ended},
     proposals=(
         Proposal("begin_transfer", _can_begin, _begin, weight=3),
         Proposal("end_transfer", _can_end, _end),

@@ -41,10 +41,7 @@ def _conservation(step: Step) -> str | None:
 
 
 def _something_written(step: Step) -> bool:
-    for sequence in step.after.sequences.values():
-        if sequence.cells:
-            return True
-    return False
+    return any([sequence.cells for sequence in step.after.sequences.values()])
 
 
 def _read_back(step: Step) -> str | None:

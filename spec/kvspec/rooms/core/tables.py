@@ -16,11 +16,7 @@ from kvspec.rooms.core.answers import said
 
 
 def _tables_seen_again(step: Step) -> bool:
-    before = step.before.sequences
-    for table in step.seen.tables:
-        if table.seq in before:
-            return True
-    return False
+    return bool(step.seen_again)
 
 
 def _snapshot(step: Step) -> str | None:
@@ -113,11 +109,7 @@ def _atomicity(step: Step) -> str | None:
 def _touches_live(step: Step) -> bool:
     if step.answer.kind == "done" and not step.done:
         return False
-    after = step.after.sequences
-    for seq in step.operation.touched:
-        if seq in after:
-            return True
-    return False
+    return not step.after.sequences.keys().isdisjoint(step.operation.touched)
 
 
 def _bounded_waste(step: Step) -> str | None:
@@ -169,11 +161,7 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
 
 
 def _bystanders_seen(step: Step) -> bool:
-    touched, before = step.operation.touched, step.before.sequences
-    for table in step.seen.tables:
-        if table.seq in before and table.seq not in touched:
-            return True
-    return False
+    return not step.seen_again.issubset(step.operation.touched)
 
 
 def _frame(step: Step) -> str | None:

@@ -192,10 +192,7 @@ class Reset(Event):
     """All cached contents were forgotten."""
 
 
-def fold(state: State, event: Event, spec: "Specification") -> State:
-    """The state after an event: the slice, and what the two holders hold."""
-    if isinstance(event, Settled):
-        return _settled(state, event.before, spec)
+def _fold(state: State, event: Event, spec: "Specification") -> State:
     facts = facts_of(state)
     after = _folded(facts, state, event, spec)
     return state if after is facts else state.with_slice("prefix", after)
@@ -291,9 +288,9 @@ def _decided(
 # ------------------------------------------------------------------------------ the whole step
 
 
-def _settled(state: State, before: State, spec: "Specification") -> State:
+def _settled(state: State, event: Settled, spec: "Specification") -> State:
     """What was handed out, written over or cut off is lost; and who has no user since when."""
-    facts = facts_of(state)
+    facts, before = facts_of(state), event.before
     same = state.sequences is before.sequences and state.holds is before.holds
     if same and facts is facts_of(before) and state.pools is before.pools:
         return state
@@ -358,3 +355,25 @@ def _staying(state: State, before: State) -> set[int]:
         for block, was in zip(entries, before.holds.get(holder, ()), strict=False)
         if block is not None and block == was
     }
+
+
+REACTIONS = {
+    **dict.fromkeys(
+        (
+            Started,
+            Prompted,
+            Told,
+            Cloned,
+            Ended,
+            Rewound,
+            Inherited,
+            Moved,
+            Marked,
+            Copied,
+            Looked,
+            Reset,
+        ),
+        _fold,
+    ),
+    Settled: _settled,
+}
