@@ -5,7 +5,7 @@ from copy import copy
 from functools import partial
 from operator import itemgetter
 from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from attrs import define, field
@@ -278,7 +278,7 @@ class Driver:
             needed += [cell for cells in state.contents.values() for cell in cells]
             store.keep(cell for cell in needed if cell is not None)
         rows = store.encode(written.cells)
-        name = _Question("write", written.seq, (written.start, f"{len(rows)} rows"))
+        name = ("write", written.seq, (written.start, f"{len(rows)} rows"))
         self._ask(name, oddities, self._invoke, "write", written.seq, written.start, rows)
         rows.fill(0)  # a caller may use its buffer again, so a store must not have kept it
 
@@ -301,7 +301,7 @@ class Driver:
                 if were is not are:
                     blocks = range(min(were.start, are.start), max(were.stop, are.stop))
                 entries = self._ask(
-                    _Question(method, seq, arguments[1:]),
+                    (method, seq, arguments[1:]),
                     oddities,
                     self._table,
                     table,
@@ -315,15 +315,15 @@ class Driver:
                     seen.tables[table] = entries
         if look.full:
             for place, method, arguments in spec.counts:
-                asked = _Question(method, None, arguments)
+                asked = (method, None, arguments)
                 free = self._ask(asked, oddities, self._count, method, arguments)
                 if free is not None:
                     seen.free[place] = free
         if self._rows is not None:
             for seq in wanted:
                 if live[seq].resident:
-                    asked = _Question("read", seq)
-                    cells = self._ask(asked, oddities, self._read, seq, live[seq].length)
+                    length = live[seq].length
+                    cells = self._ask(("read", seq, ()), oddities, self._read, seq, length)
                     if cells is not None:
                         seen.readings[seq] = cells
         if look.full:
@@ -361,7 +361,7 @@ class Driver:
             if not sequence.resident or not attention.all_there(len(cells), shown, geometry):
                 continue
             position, query = attention.probing(cells, before.clock, geometry, rows.heads)
-            asked_of = _Question("attend", seq, (f"a query along position {position}",))
+            asked_of = ("attend", seq, (f"a query along position {position}",))
             output = self._ask(asked_of, seen.oddities, self._output, seq, query, rows)
             if output is not None:
                 seen.attended[seq] = Attended(rows.heads, (Probe(query, output, position),))
@@ -420,12 +420,8 @@ class Driver:
         return found
 
 
-class _Question(NamedTuple):
-    """A query with its arguments, for a text that is seldom wanted; a sequence comes first."""
-
-    method: str
-    seq: int | None
-    arguments: tuple[Any, ...] = ()
+_Question = tuple[str, int | None, tuple[Any, ...]]
+"""A method, the sequence that it is about, and its other arguments: for a text seldom wanted."""
 
 
 def _name(question: _Question | Operation | None) -> str:
@@ -434,8 +430,9 @@ def _name(question: _Question | Operation | None) -> str:
         return "what follows the call"
     if isinstance(question, Operation):
         return call_text(question)
-    of = () if question.seq is None else (sequence_name(question.seq),)
-    return f"{question.method}({', '.join(map(str, (*of, *question.arguments)))})"
+    method, seq, arguments = question
+    of = () if seq is None else (sequence_name(seq),)
+    return f"{method}({', '.join(map(str, (*of, *arguments)))})"
 
 
 def _one_in_turn(live: tuple[int, ...], clock: int) -> tuple[int, ...]:

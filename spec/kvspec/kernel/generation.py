@@ -6,6 +6,7 @@ common, and ids that were in use before come back.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -47,8 +48,9 @@ ODD_LENGTHS: tuple[Any, ...] = (-1, 1.5, "2", None)
 
 def new_ids(state: State) -> tuple[int, ...]:
     """Some ids that are not in use, an id that was in use before among the first."""
-    low = [seq for seq in range(MANY_LIVE + 2) if seq not in state.sequences][:2]
-    return (*low, *(() if LAST_ID in state.sequences else (LAST_ID,)))
+    used = state.sequences
+    low = islice((seq for seq in range(MANY_LIVE + 2) if seq not in used), 2)
+    return (*low, LAST_ID) if LAST_ID not in used else tuple(low)
 
 
 def live(state: State) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def fit(state: State, spec: "Specification", length: int, place: Place) -> int:
     available = spec.available(state, place)
     sizes = [
         group.block_size
-        for group, its in zip(spec.geometry.layout, state.places, strict=True)
+        for group, its in zip(spec.layout, state.places, strict=True)
         if its == place
     ]
     if len(sizes) == 1:
@@ -94,7 +96,7 @@ def length_near_boundary(
     Where misuse is the caller's duty, not beyond the bounds.
     """
     group = chooser.pick(spec.groups)
-    size, place = spec.geometry.layout[group].block_size, state.places[group]
+    size, place = spec.layout[group].block_size, state.places[group]
     spare, most_fits = -length % size, fit(state, spec, length, place)
     bound = min((b - length for b in bounds if b is not None), default=most_fits + size + 1)
     # Small steps leave room for more to happen. So only a part of the draws is for the edges of

@@ -52,8 +52,7 @@ class Sizes:
 
     def available(self, state: State, place: Place = DEVICE) -> int:
         """How many blocks of a place are free."""
-        blocks = state.pools.get(place)
-        return len(blocks) - state.at(place).num_held if blocks else 0
+        return state.num_free(place)
 
     def free_counts(self, state: State, place: Place = DEVICE) -> range:
         """What the allocator may give as its count of free blocks.

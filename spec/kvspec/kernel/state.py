@@ -118,11 +118,6 @@ class Occupancy:
         """The blocks that are not free: some holder pins them."""
         return frozenset(self.users).union(self.pins) if self.pins else frozenset(self.users)
 
-    @property
-    def num_held(self) -> int:
-        """How many blocks are not free."""
-        return len(self.held) if self.pins else len(self.users)
-
     @derived
     def pinned_only(self) -> frozenset[int]:
         """The blocks in no table that something else still pins."""
@@ -249,6 +244,16 @@ class State:
         """Who holds what at `place`."""
         return self._occupancies.get(place, _NOBODY)
 
+    def num_free(self, place: Place) -> int:
+        """How many blocks at `place` nobody pins."""
+        return self._nums_free.get(place, 0)
+
+    @derived
+    def _nums_free(self) -> Mapping[Place, int]:
+        return {
+            place: len(blocks) - len(self.at(place).held) for place, blocks in self.pools.items()
+        }
+
     def users(self, table: TableOf, block: int | None) -> tuple[TableOf, ...]:
         """The tables that have `block`, which is an entry of `table`; one mention an entry."""
         return () if block is None else self.at(table.place).users.get(block, ())
@@ -271,7 +276,9 @@ class State:
 
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        return self.having(clock=self.clock + 1, refused=refused)
+        changed = object.__new__(State)
+        changed.__dict__.update(self.__dict__, clock=self.clock + 1, refused=refused)
+        return changed
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
@@ -293,8 +300,8 @@ class State:
 
 _DERIVED = {
     "sequences": ("live",),
-    "holds": ("_occupancies",),
-    "pools": ("tiers", "num_blocks"),
+    "holds": ("_occupancies", "_nums_free"),
+    "pools": ("tiers", "num_blocks", "_nums_free"),
     "places": ("_homes",),
 }
 """What is derived from which facts, and kept as long as they are."""

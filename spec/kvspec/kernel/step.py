@@ -342,7 +342,7 @@ class Step:
         fork's child takes only what it does not share with its parent, and what a cache kept is
         not taken but adopted.
         """
-        if not (self.renewed or self.moves):
+        if not self.renewed:
             return ()
         return tuple(self._new_entries(self.origin))
 
