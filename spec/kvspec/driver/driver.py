@@ -57,8 +57,8 @@ class _Seen:
     tables: dict[TableOf, Entries] = field(factory=dict)
     free: dict[Place, int] = field(factory=dict)
     readings: dict[int, tuple[Cell | None, ...]] = field(factory=dict)
-    asked: list[Asked] = field(factory=list)
-    aliased: list[TableOf] = field(factory=list)
+    asked: tuple[Asked, ...] = ()
+    aliased: tuple[TableOf, ...] = ()
     attended: dict[int, Attended] = field(factory=dict)
 
     oddities: list[str] = field(factory=list)
@@ -69,8 +69,8 @@ class _Seen:
             self.tables,
             self.free,
             self.readings,
-            tuple(self.asked),
-            tuple(self.aliased),
+            self.asked,
+            self.aliased,
             tuple(self.oddities),
             self.attended,
         )
@@ -81,8 +81,8 @@ class _Seen:
             dict(self.tables),
             dict(self.free),
             dict(self.readings),
-            list(self.asked),
-            list(self.aliased),
+            self.asked,
+            self.aliased,
             dict(self.attended),
             list(self.oddities),
         )
@@ -330,7 +330,7 @@ class Driver:
             for query in spec.queries(after):
                 answer = self._ask(query, oddities, self._call, query, after)
                 if answer is not None and answer.kind == "done":
-                    seen.asked.append(Asked(query, answer))
+                    seen.asked += (Asked(query, answer),)
                 elif answer is not None:
                     said = f"{answer.kind} {answer.value}".rstrip()
                     oddities.append(f"{call_text(query)}: {said}")
@@ -412,7 +412,7 @@ class Driver:
         if earlier is not None:
             shared, raw = is_shared(earlier, ask, as_entries, blocks.stop + 6)
             if shared:
-                seen.aliased.append(table)
+                seen.aliased += (table,)
         if raw is UNASKED:
             raw = ask()
         found = as_entries(raw)

@@ -75,6 +75,9 @@ def fit(state: State, spec: "Specification", length: int, place: Place) -> int:
     In blocks on demand, in all groups that take from it, and with no copy.
     """
     available = spec.available(state, place)
+    if len(state.places) == 1:
+        size = spec.layout[0].block_size
+        return available * size + -length % size
     sizes = [
         group.block_size
         for group, its in zip(spec.layout, state.places, strict=True)
@@ -98,7 +101,7 @@ def length_near_boundary(
     group = chooser.pick(spec.groups)
     size, place = spec.layout[group].block_size, state.places[group]
     spare, most_fits = -length % size, fit(state, spec, length, place)
-    bound = min((b - length for b in bounds if b is not None), default=most_fits + size + 1)
+    bound = min([b - length for b in bounds if b is not None], default=most_fits + size + 1)
     # Small steps leave room for more to happen. So only a part of the draws is for the edges of
     # what is free: the exact fit, one more, which is refused, and one block less, which is the
     # fit of a call that also needs a copy; and for the edges of the bounds.

@@ -93,7 +93,8 @@ class Specification(Sizes):
         # The driver asks it, then `believe`, and then every perturbation: always of the same two.
         known = self.__dict__.get("_expected")
         if known is not None and known[0] is state and known[1] is operation:
-            return cast("Expected", known[2])
+            expected: Expected = known[2]
+            return expected
         expected = expect(operation, state, self)
         if self.shortcuts:
             self.__dict__["_expected"] = (state, operation, expected)

@@ -155,6 +155,11 @@ class State:
         return self.homes(seq)[group]
 
     @derived
+    def written(self) -> bool:
+        """Whether any live sequence has anything written."""
+        return any(sequence.cells for sequence in self.sequences.values())
+
+    @derived
     def live(self) -> tuple[int, ...]:
         """The sequences on the device, oldest first."""
         return tuple([s for s, sequence in self.sequences.items() if sequence.tier == "device"])
@@ -261,14 +266,12 @@ class State:
     def having(self, **facts: Any) -> "State":
         """The state with other facts, by the names of the fields."""
         # What is derived from the facts that stay the same stays the same too.
-        changed = object.__new__(State)
-        own = changed.__dict__
-        own.update(self.__dict__)
-        own.update(facts)
+        all_facts = self.__dict__.copy()
+        all_facts.update(facts)
         for name in facts:
             for view in _DERIVED.get(name, ()):
-                own.pop(view, None)
-        return changed
+                all_facts.pop(view, None)
+        return _state(all_facts)
 
     def bare(self) -> "State":
         """The same facts, with nothing derived from them yet."""
@@ -276,9 +279,10 @@ class State:
 
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        changed = object.__new__(State)
-        changed.__dict__.update(self.__dict__, clock=self.clock + 1, refused=refused)
-        return changed
+        facts = self.__dict__.copy()
+        facts["clock"] += 1
+        facts["refused"] = refused
+        return _state(facts)
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
@@ -298,8 +302,15 @@ class State:
         return self.having(slices={**self.slices, capability: value})
 
 
+def _state(facts: dict[str, Any]) -> State:
+    """The state with these facts and what is derived from them; `evolve` takes far longer."""
+    state = object.__new__(State)
+    object.__setattr__(state, "__dict__", facts)
+    return state
+
+
 _DERIVED = {
-    "sequences": ("live",),
+    "sequences": ("live", "written"),
     "holds": ("_occupancies", "_nums_free"),
     "pools": ("tiers", "num_blocks", "_nums_free"),
     "places": ("_homes",),

@@ -1,6 +1,6 @@
 """One call, before and after: what the laws are judged on."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import frozen
@@ -57,10 +57,10 @@ class Step:
         return self.outcome.observation
 
     @derived
-    def seen_again(self) -> frozenset[int]:
+    def seen_again(self) -> Set[int]:
         """The sequences that lived before the step and whose tables were looked at after it."""
         before = self.before.sequences
-        return frozenset([table.seq for table in self.seen.tables if table.seq in before])
+        return before.keys() & {table.seq for table in self.seen.tables}
 
     @derived
     def done(self) -> bool:

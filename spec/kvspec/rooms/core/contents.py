@@ -41,7 +41,7 @@ def _conservation(step: Step) -> str | None:
 
 
 def _something_written(step: Step) -> bool:
-    return any(sequence.cells for sequence in step.after.sequences.values())
+    return step.after.written
 
 
 def _read_back(step: Step) -> str | None:

@@ -161,7 +161,7 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
 
 
 def _bystanders_seen(step: Step) -> bool:
-    return not step.seen_again.issubset(step.operation.touched)
+    return any(seq not in step.operation.touched for seq in step.seen_again)
 
 
 def _frame(step: Step) -> str | None:
