@@ -35,7 +35,7 @@ class Sizes:
 
     @derived
     def _block_sizes(self) -> tuple[int, ...]:
-        return tuple(group.block_size for group in self.geometry.layout)
+        return tuple(group.block_size for group in self.layout)
 
     @property
     def groups(self) -> range:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kvspec.geometry import table_index
 from kvspec.kernel.derived import derived
@@ -36,7 +36,11 @@ class Change:
 
 @frozen(slots=False)
 class Step:
-    """One operation with its outcome, what was expected, and the states around it."""
+    """One operation with its outcome, what was expected, and the states around it.
+
+    `answer` is the allocator's, and `seen` what was looked at after the call. `done` says whether
+    the call succeeded, as a right call may: a wrong one that did has no meaning.
+    """
 
     spec: "Specification"
     before: State
@@ -45,28 +49,22 @@ class Step:
     expected: Expected
     after: State
     events: tuple[Event, ...]
+    answer: Answer = field(init=False, repr=False, eq=False)
+    seen: Observation = field(init=False, repr=False, eq=False)
+    done: bool = field(init=False, repr=False, eq=False)
 
-    @derived
-    def answer(self) -> Answer:
-        """The allocator's answer."""
-        return self.outcome.answer
-
-    @derived
-    def seen(self) -> Observation:
-        """What was looked at after the call."""
-        return self.outcome.observation
+    def __attrs_post_init__(self) -> None:
+        """Set what nearly every law asks for."""
+        facts, expected = self.__dict__, self.expected
+        answer = facts["answer"] = self.outcome.answer
+        facts["seen"] = self.outcome.observation
+        facts["done"] = answer.kind == "done" and not (expected.errors or expected.injected)
 
     @derived
     def seen_again(self) -> Set[int]:
         """The sequences that lived before the step and whose tables were looked at after it."""
         before = self.before.sequences
         return before.keys() & {table.seq for table in self.seen.tables}
-
-    @derived
-    def done(self) -> bool:
-        """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
-        expected = self.expected
-        return self.outcome.answer.kind == "done" and not (expected.errors or expected.injected)
 
     @derived
     def still(self) -> bool:

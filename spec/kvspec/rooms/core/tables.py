@@ -34,6 +34,8 @@ def _taken(step: Step) -> bool:
 
 
 def _no_overlap(step: Step) -> str | None:
+    if all(len(step.after.users(table, block)) == 1 for table, _, block in step.taken):
+        return None
     taken = {(table, i) for table, i, _ in step.taken}
     where: dict[tuple[Place, int], list[tuple[TableOf, int]]] = {}
     for table, entries in step.after.tables():
