@@ -150,8 +150,8 @@ class Mix:
         """Those under which one of them is possible; many share theirs."""
         return tuple(dict.fromkeys(proposal.possible for proposal, _ in self.proposals))
 
-    def possible(self, state: State, spec: "Specification") -> Items["Proposal"]:
-        """Those that are possible now, each as often as its weight says."""
+    def possible_in(self, state: State, spec: "Specification") -> Items["Proposal"]:
+        """Those that are possible in a state, each as often as its weight says."""
         holding = tuple([condition(state, spec) for condition in self.conditions])
         known = self._known.get(holding)
         if known is None:
@@ -202,7 +202,7 @@ def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
 
 def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:
     """The next operation: one of the mix that is possible now, or anything that is."""
-    possible = mix.possible(state, spec)
+    possible = state.once(mix.possible_in, spec)
     if not possible:
         possible = [p for p in spec.proposals() if p.possible(state, spec)]
     return chooser.pick(possible).draw(state, spec, chooser)

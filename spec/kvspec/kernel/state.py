@@ -4,14 +4,16 @@ Nothing here is derived bookkeeping: users, counts and what is free are computed
 holders when they are asked for, so the specification has no counter that could be wrong.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from attrs import evolve, field, frozen
 
 from kvspec.geometry import DEVICE, HOST, Place
 from kvspec.kernel.derived import derived
+
+T = TypeVar("T")
 
 Entries = tuple[int | None, ...]
 """A block table: one entry a block of positions, `None` where the block was released."""
@@ -263,11 +265,26 @@ class State:
         """The tables that have `block`, which is an entry of `table`; one mention an entry."""
         return () if block is None else self.at(table.place).users.get(block, ())
 
+    def once(self, derive: Callable[..., T], *given: Any) -> T:
+        """What `derive` makes of these facts and what is given; kept until a fact changes.
+
+        So it may not depend on the clock, but for whether anything was called yet.
+        """
+        made, what = self._made, (derive, *given)
+        if what not in made:
+            made[what] = derive(self, *given)
+        return cast("T", made[what])
+
+    @derived
+    def _made(self) -> dict[Any, Any]:
+        return {}
+
     def having(self, **facts: Any) -> "State":
         """The state with other facts, by the names of the fields."""
         # What is derived from the facts that stay the same stays the same too.
         all_facts = self.__dict__.copy()
         all_facts.update(facts)
+        all_facts.pop("_made", None)
         for name in facts:
             for view in _DERIVED.get(name, ()):
                 all_facts.pop(view, None)
@@ -280,6 +297,8 @@ class State:
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
         facts = self.__dict__.copy()
+        if refused is not self.refused or self.clock == 0:
+            facts.pop("_made", None)
         facts["clock"] += 1
         facts["refused"] = refused
         return _state(facts)

@@ -6,12 +6,13 @@ lost, the others are doubtful until a lookup has found them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
 
 from kvspec.geometry import DEVICE
+from kvspec.kernel.derived import derived
 from kvspec.kernel.events import (
     Cloned,
     Copied,
@@ -69,7 +70,7 @@ class Author:
         return key_name(self.key)
 
 
-@frozen
+@frozen(slots=False)
 class Facts:
     """Who may publish what, which block was published as what, and since when it has no user.
 
@@ -82,9 +83,16 @@ class Facts:
     stamps: Mapping[int, int] = field(factory=dict)
     lost: tuple[Contents, ...] = ()
 
-    def blocks_of(self, contents: Contents) -> list[int]:
+    def blocks_of(self, contents: Contents) -> Sequence[int]:
         """The blocks that were published with these contents, oldest first."""
-        return [block for block, found in self.published.items() if found == contents]
+        return self._blocks.get(contents, ())
+
+    @derived
+    def _blocks(self) -> Mapping[Contents, Sequence[int]]:
+        found: dict[Contents, list[int]] = {}
+        for block, contents in self.published.items():
+            found.setdefault(contents, []).append(block)
+        return found
 
     def losing(self, block: int) -> "Facts":
         """The facts once the contents of `block` are gone."""
