@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from operator import itemgetter
 from types import CoroutineType
 from typing import Any
@@ -56,20 +57,34 @@ class _Seen:
     tables: dict[TableOf, Entries] = field(factory=dict)
     free: dict[Place, int] = field(factory=dict)
     readings: dict[int, tuple[Cell | None, ...]] = field(factory=dict)
-    asked: list[Asked] = field(factory=list)
-    aliased: list[TableOf] = field(factory=list)
+    asked: tuple[Asked, ...] = ()
+    aliased: tuple[TableOf, ...] = ()
     attended: dict[int, Attended] = field(factory=dict)
 
-    def observation(self, oddities: list[str]) -> Observation:
-        """What was seen so far: a thread that was left behind may still go on looking."""
+    oddities: list[str] = field(factory=list)
+
+    def observation(self) -> Observation:
+        """What was seen."""
         return Observation(
+            self.tables,
+            self.free,
+            self.readings,
+            self.asked,
+            self.aliased,
+            tuple(self.oddities),
+            self.attended,
+        )
+
+    def so_far(self) -> "_Seen":
+        """What was seen until now: a thread that was left behind may still go on looking."""
+        return _Seen(
             dict(self.tables),
             dict(self.free),
             dict(self.readings),
-            tuple(self.asked),
-            tuple(self.aliased),
-            tuple(oddities),
+            self.asked,
+            self.aliased,
             dict(self.attended),
+            list(self.oddities),
         )
 
 
@@ -105,7 +120,7 @@ class Driver:
     _rows: Rows | None = field(init=False, default=None)
     _handles: dict[int, Any] = field(init=False, factory=dict)
     _given: dict[TableOf, Given] = field(init=False, factory=dict)
-    _asking: "_Question" = field(init=False, default=("what follows the call",))
+    _asking: "_Question | Operation | None" = field(init=False, default=None)
     _points: _Checkpoints = field(init=False, factory=_Checkpoints)
 
     def __attrs_post_init__(self) -> None:
@@ -120,38 +135,42 @@ class Driver:
 
         With a `fault`, the checkpoint of that number fails, counted from 1 within the call.
         """
-        oddities: list[str] = []
         seen = _Seen()
-        first = operation.writes_first and not self.spec.expect(state, operation).errors
-
-        def call() -> Answer:
-            if first:
-                self._write(operation, state, oddities)
-            self._points.left, self._points.failed = fault, None
-            try:
-                return self._call(operation, state)
-            finally:
-                self._points.left = 0
-
         try:
-            answer = within(self.timeout, call)
+            answer = within(self.timeout, self._called, operation, state, fault, seen.oddities)
         except TimeUp:
             return Outcome(Answer("hang"), fault=self._points.failed)
         failed = self._points.failed
-
-        def look_around() -> None:
-            after = self.spec.foreseen(state, operation, answer)
-            if answer.kind == "done" and after is not state and not first:
-                self._write(operation, state, oddities)
-            self._look(operation, state, after, look, seen, oddities)
-            if look.full and isinstance(self._rows, HeadRows):
-                self._attend(operation, state, after, self._rows, seen, oddities)
-
         try:
-            within(self.timeout, look_around)
+            within(self.timeout, self._look_around, operation, state, answer, look, seen)
         except TimeUp:
-            oddities.append(f"{_name(self._asking)} did not come back")
-        return Outcome(answer, seen.observation(oddities), failed)
+            seen = seen.so_far()
+            seen.oddities.append(f"{_name(self._asking)} did not come back")
+        return Outcome(answer, seen.observation(), failed)
+
+    def _called(
+        self, operation: Operation, state: State, fault: int, oddities: list[str]
+    ) -> Answer:
+        """The answer, after what the caller writes first."""
+        if operation.writes_first and not self.spec.expect(state, operation).errors:
+            self._write(operation, state, oddities)
+        points = self._points
+        points.left, points.failed = fault, None
+        try:
+            return self._call(operation, state)
+        finally:
+            points.left = 0
+
+    def _look_around(
+        self, operation: Operation, state: State, answer: Answer, look: Look, seen: _Seen
+    ) -> None:
+        """What the caller writes then, and all that is looked at."""
+        after = self.spec.foreseen(state, operation, answer)
+        if after is not state and answer.kind == "done" and not operation.writes_first:
+            self._write(operation, state, seen.oddities)
+        self._look(operation, state, after, look, seen)
+        if look.full and isinstance(self._rows, HeadRows):
+            self._attend(operation, state, after, self._rows, seen)
 
     # ------------------------------------------------------------------ copies
 
@@ -185,7 +204,7 @@ class Driver:
     def _call(self, operation: Operation, state: State) -> Answer:
         positional, keywords = operation.arguments()
         try:
-            values_ = [self._value(argument) for argument in positional]
+            values_ = [a if type(a) is int else self._value(a) for a in positional]
             result = self._invoke(operation.method, *values_, **keywords)
             return self._answer(operation, state, result)
         except (TimeUp, KeyboardInterrupt):
@@ -209,8 +228,6 @@ class Driver:
         return result
 
     def _value(self, argument: Any) -> Any:
-        if type(argument) is int:
-            return argument
         if isinstance(argument, Handle):
             # A lease that was never begun is an object that the allocator cannot know.
             return self._handles.get(argument.name, object())
@@ -233,23 +250,18 @@ class Driver:
                     return DONE
                 source, to = (state.tiers[tier] for tier in operation.tiers)
                 return Answer(
-                    "done", copies=values.copies(result, source, to, 4 * self._most(state))
+                    "done", copies=values.copies(result, source, to, 4 * state.num_blocks)
                 )
             case "admission":
                 return Answer("done", values.admission(result))
             case "number":
                 return Answer("done", str(values.count(result, "the answer")))
             case "blocks":
-                blocks = values.block_set(result, state.tiers["device"], self._most(state))
+                blocks = values.block_set(result, state.tiers["device"], state.num_blocks)
                 return Answer("done", " ".join(map(str, blocks)))
             case "handle" if operation.handle is not None:
                 self._handles[operation.handle] = result
-        return Answer("done")
-
-    @staticmethod
-    def _most(state: State) -> int:
-        """How many blocks there are in all."""
-        return sum(len(blocks) for blocks in state.pools.values())
+        return DONE
 
     # ------------------------------------------------------------------ the caller's write
 
@@ -266,61 +278,59 @@ class Driver:
             needed += [cell for cells in state.contents.values() for cell in cells]
             store.keep(cell for cell in needed if cell is not None)
         rows = store.encode(written.cells)
-        name = ("write", sequence_name(written.seq), written.start, f"{len(rows)} rows")
+        name = ("write", written.seq, (written.start, f"{len(rows)} rows"))
         self._ask(name, oddities, self._invoke, "write", written.seq, written.start, rows)
         rows.fill(0)  # a caller may use its buffer again, so a store must not have kept it
 
     # ------------------------------------------------------------------ the queries
 
     def _look(
-        self,
-        operation: Operation,
-        before: State,
-        after: State,
-        look: Look,
-        seen: _Seen,
-        oddities: list[str],
+        self, operation: Operation, before: State, after: State, look: Look, seen: _Seen
     ) -> None:
-        wanted = self.spec.concerned(after, operation, look)
-        for table in [table for table in self._given if table.seq not in after.sequences]:
+        spec, live, oddities = self.spec, after.sequences, seen.oddities
+        wanted = spec.concerned(after, operation, look)
+        for table in [table for table in self._given if table.seq not in live]:
             del self._given[table]
-        most = 64 + 16 * self._most(after)
-        if before.pools is not after.pools:
-            most = max(most, 64 + 16 * self._most(before))
+        most = 64 + 16 * max(before.num_blocks, after.num_blocks)
         for seq in wanted:
-            for table, method, arguments in self.spec.tables(seq, after):
+            for table, method, arguments in spec.tables(seq, after):
                 were, are = before.tiers[table.place.tier], after.tiers[table.place.tier]
                 # What is no block any more is not nonsense: whether a table may have it is for
                 # the laws.
                 blocks = are
-                if were != are:
+                if were is not are:
                     blocks = range(min(were.start, are.start), max(were.stop, are.stop))
-                asked = (method, sequence_name(seq), *arguments[1:])
                 entries = self._ask(
-                    asked, oddities, self._table, table, method, arguments, blocks, most, seen
+                    (method, seq, arguments[1:]),
+                    oddities,
+                    self._table,
+                    table,
+                    method,
+                    arguments,
+                    blocks,
+                    most,
+                    seen,
                 )
                 if entries is not None:
                     seen.tables[table] = entries
         if look.full:
-            for place, method, arguments in self.spec.counts:
-                asked = (method, *arguments)
+            for place, method, arguments in spec.counts:
+                asked = (method, None, arguments)
                 free = self._ask(asked, oddities, self._count, method, arguments)
                 if free is not None:
                     seen.free[place] = free
         if self._rows is not None:
             for seq in wanted:
-                if after.sequences[seq].resident:
-                    length = after.sequences[seq].length
-                    cells = self._ask(
-                        ("read", sequence_name(seq)), oddities, self._read, seq, length
-                    )
+                if live[seq].resident:
+                    length = live[seq].length
+                    cells = self._ask(("read", seq, ()), oddities, self._read, seq, length)
                     if cells is not None:
                         seen.readings[seq] = cells
         if look.full:
-            for query in self.spec.queries(after):
-                answer = self._ask((query,), oddities, self._call, query, after)
+            for query in spec.queries(after):
+                answer = self._ask(query, oddities, self._call, query, after)
                 if answer is not None and answer.kind == "done":
-                    seen.asked.append(Asked(query, answer))
+                    seen.asked += (Asked(query, answer),)
                 elif answer is not None:
                     said = f"{answer.kind} {answer.value}".rstrip()
                     oddities.append(f"{call_text(query)}: {said}")
@@ -332,7 +342,6 @@ class Driver:
         after: State,
         rows: HeadRows,
         seen: _Seen,
-        oddities: list[str],
     ) -> None:
         """Ask what the sequences that the operation concerns attend to, and one more in turn.
 
@@ -352,8 +361,8 @@ class Driver:
             if not sequence.resident or not attention.all_there(len(cells), shown, geometry):
                 continue
             position, query = attention.probing(cells, before.clock, geometry, rows.heads)
-            asked_of = ("attend", sequence_name(seq), f"a query along position {position}")
-            output = self._ask(asked_of, oddities, self._output, seq, query, rows)
+            asked_of = ("attend", seq, (f"a query along position {position}",))
+            output = self._ask(asked_of, seen.oddities, self._output, seq, query, rows)
             if output is not None:
                 seen.attended[seq] = Attended(rows.heads, (Probe(query, output, position),))
 
@@ -362,7 +371,7 @@ class Driver:
 
     def _ask(
         self,
-        question: "_Question",
+        question: "_Question | Operation",
         oddities: list[str],
         query: Callable[..., Any],
         /,
@@ -397,37 +406,33 @@ class Driver:
         seen: _Seen,
     ) -> Entries:
         window = self.spec.layout[table.group].window is not None
-
-        def entries(raw: object) -> Entries:
-            return values.table(raw, blocks, most, window)
-
-        def ask() -> Any:
-            return self._invoke(method, *arguments)
-
+        as_entries = partial(values.table, blocks=blocks, most=most, window=window)
+        ask = partial(self._invoke, method, *arguments)
         earlier, raw = self._given.get(table), UNASKED
         if earlier is not None:
-            shared, raw = is_shared(earlier, ask, entries, blocks.stop + 6)
+            shared, raw = is_shared(earlier, ask, as_entries, blocks.stop + 6)
             if shared:
-                seen.aliased.append(table)
+                seen.aliased += (table,)
         if raw is UNASKED:
             raw = ask()
-        found = entries(raw)
+        found = as_entries(raw)
         self._given[table] = Given(raw, found)
         return found
 
 
-_Question = tuple[Any, ...]
-"""A method and its arguments, or a query: what is asked, for a text that is seldom wanted."""
+_Question = tuple[str, int | None, tuple[Any, ...]]
+"""A method, the sequence that it is about, and its other arguments: for a text seldom wanted."""
 
 
-def _name(question: _Question) -> str:
+def _name(question: _Question | Operation | None) -> str:
     """A question as a text names it."""
-    first, *rest = question
-    if isinstance(first, Operation):
-        return call_text(first)
-    if len(question) == 1 and " " in first:
-        return str(first)
-    return f"{first}({', '.join(map(str, rest))})"
+    if question is None:
+        return "what follows the call"
+    if isinstance(question, Operation):
+        return call_text(question)
+    method, seq, arguments = question
+    of = () if seq is None else (sequence_name(seq),)
+    return f"{method}({', '.join(map(str, (*of, *arguments)))})"
 
 
 def _one_in_turn(live: tuple[int, ...], clock: int) -> tuple[int, ...]:

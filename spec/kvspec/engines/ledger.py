@@ -39,8 +39,9 @@ class Ledger:
             self.broken[breach.law] += 1
         evaluations, due = self.evaluations, self._due
         for law in step.relevant:
-            count = evaluations[law.id] = evaluations.get(law.id, 0) + 1
-            if count >= due.get(law.id, 0):
+            name = law.id
+            count = evaluations[name] = evaluations[name] + 1
+            if count >= due[name]:
                 self._look_for_bite(law, step, count)
         if self.watch is not None:
             self.watch(step)

@@ -9,7 +9,7 @@ from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.engines.ledger import Ledger
 from kvspec.kernel.law import Breach
 from kvspec.kernel.operation import Operation
-from kvspec.kernel.outcome import FULL, Look
+from kvspec.kernel.outcome import FULL, Look, Outcome
 from kvspec.kernel.script import Call
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
@@ -35,7 +35,8 @@ class Session:
     state: State = field(init=False)
     breaches: tuple[Breach, ...] = field(init=False, default=())
     _driver: Driver = field(init=False)
-    _steps: list[TraceStep] = field(init=False, factory=list)
+    _steps: list[tuple[Operation, Look, bool, Outcome, int]] = field(init=False, factory=list)
+    """What a `TraceStep` has; most sessions end without a trace."""
 
     def __attrs_post_init__(self) -> None:
         """Build the allocator."""
@@ -53,7 +54,7 @@ class Session:
         if self.state.clock % CROSS_CHECK == CROSS_CHECK - 1 and self.spec.shortcuts:
             assert self.spec.agrees(step, self.breaches), f"shortcuts mislead at {operation}"
         wrong = bool(step.expected.errors)
-        self._steps.append(TraceStep(operation, look, wrong, outcome, fault))
+        self._steps.append((operation, look, wrong, outcome, fault))
         if self.ledger is not None:
             self.ledger.note(step, self.breaches)
         self.state = step.after
@@ -68,8 +69,7 @@ class Session:
     @property
     def answered(self) -> bool:
         """Whether the last call succeeded."""
-        last = self._steps[-1].outcome if self._steps else None
-        return last is not None and last.answer.kind == "done"
+        return bool(self._steps) and self._steps[-1][3].answer.kind == "done"
 
     @property
     def trace(self) -> Trace:
@@ -79,6 +79,6 @@ class Session:
             geometry=self.spec.geometry,
             contract=self.spec.contract,
             capabilities=tuple(room.capability for room in self.spec.rooms),
-            steps=tuple(self._steps),
+            steps=tuple(TraceStep(*step) for step in self._steps),
             breaches=self.breaches,
         )

@@ -4,12 +4,17 @@ Sequences are addressed by an index into the believed live set, small pools make
 common, and ids that were in use before come back.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
 
 from kvspec.contract import Contract
 from kvspec.geometry import Geometry, Place, blocks_for
 from kvspec.kernel.chooser import Chooser
+from kvspec.kernel.derived import derived
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.state import State
 
@@ -43,11 +48,12 @@ ODD_LENGTHS: tuple[Any, ...] = (-1, 1.5, "2", None)
 
 def new_ids(state: State) -> tuple[int, ...]:
     """Some ids that are not in use, an id that was in use before among the first."""
-    low = [seq for seq in range(MANY_LIVE + 2) if seq not in state.sequences][:2]
-    return (*low, *(() if LAST_ID in state.sequences else (LAST_ID,)))
+    used = state.sequences
+    low = islice((seq for seq in range(MANY_LIVE + 2) if seq not in used), 2)
+    return (*low, LAST_ID) if LAST_ID not in used else tuple(low)
 
 
-def live(state: State) -> Items[int]:
+def live(state: State) -> tuple[int, ...]:
     """The sequences on the device, oldest first: those that most calls are about."""
     return state.live
 
@@ -69,9 +75,12 @@ def fit(state: State, spec: "Specification", length: int, place: Place) -> int:
     In blocks on demand, in all groups that take from it, and with no copy.
     """
     available = spec.available(state, place)
+    if len(state.places) == 1:
+        size = spec.layout[0].block_size
+        return available * size + -length % size
     sizes = [
         group.block_size
-        for group, its in zip(spec.geometry.layout, state.places, strict=True)
+        for group, its in zip(spec.layout, state.places, strict=True)
         if its == place
     ]
     if len(sizes) == 1:
@@ -90,9 +99,9 @@ def length_near_boundary(
     Where misuse is the caller's duty, not beyond the bounds.
     """
     group = chooser.pick(spec.groups)
-    size, place = spec.geometry.layout[group].block_size, state.places[group]
+    size, place = spec.layout[group].block_size, state.places[group]
     spare, most_fits = -length % size, fit(state, spec, length, place)
-    bound = min((b - length for b in bounds if b is not None), default=most_fits + size + 1)
+    bound = min([b - length for b in bounds if b is not None], default=most_fits + size + 1)
     # Small steps leave room for more to happen. So only a part of the draws is for the edges of
     # what is free: the exact fit, one more, which is refused, and one block less, which is the
     # fit of a call that also needs a copy; and for the edges of the bounds.
@@ -130,8 +139,34 @@ def geometry(chooser: Chooser, contract: Contract, rooms: Items["Room"]) -> Geom
     return drawn
 
 
-Mix = tuple[tuple["Proposal", int], ...]
-"""Proposals with their weights in one episode."""
+@frozen(eq=False, slots=False)
+class Mix:
+    """What may be tried in one episode: proposals with their weights."""
+
+    proposals: tuple[tuple["Proposal", int], ...]
+
+    @derived
+    def conditions(self) -> tuple[Callable[[State, "Specification"], bool], ...]:
+        """Those under which one of them is possible; many share theirs."""
+        return tuple(dict.fromkeys(proposal.possible for proposal, _ in self.proposals))
+
+    def possible_in(self, state: State, spec: "Specification") -> Items["Proposal"]:
+        """Those that are possible in a state, each as often as its weight says."""
+        holding = tuple([condition(state, spec) for condition in self.conditions])
+        known = self._known.get(holding)
+        if known is None:
+            holds = dict(zip(self.conditions, holding, strict=True))
+            known = self._known[holding] = tuple(
+                proposal
+                for proposal, weight in self.proposals
+                if holds[proposal.possible]
+                for _ in range(weight)
+            )
+        return known
+
+    @derived
+    def _known(self) -> dict[tuple[bool, ...], tuple["Proposal", ...]]:
+        return {}
 
 
 def focus(chooser: Chooser, rooms: Items["Room"]) -> tuple["Room", ...]:
@@ -163,20 +198,12 @@ def mix(chooser: Chooser, spec: "Specification", rooms: Items["Room"]) -> Mix:
         if factor and proposal is not first:
             found.append((proposal, proposal.weight * factor))
     others_together = sum(weight for proposal, weight in found if not proposal.urgent)
-    return tuple((p, others_together if p.urgent else weight) for p, weight in found)
+    return Mix(tuple((p, others_together if p.urgent else weight) for p, weight in found))
 
 
 def operation(chooser: Chooser, mix: Mix, state: State, spec: "Specification") -> Operation:
     """The next operation: one of the mix that is possible now, or anything that is."""
-    possible: list[Proposal] = []
-    asked: dict[Any, bool] = {}
-    for proposal, weight in mix:
-        # Many proposals share their condition.
-        can = asked.get(proposal.possible)
-        if can is None:
-            can = asked[proposal.possible] = proposal.possible(state, spec)
-        if can:
-            possible += (proposal,) * weight
+    possible = state.once(mix.possible_in, spec)
     if not possible:
         possible = [p for p in spec.proposals() if p.possible(state, spec)]
     return chooser.pick(possible).draw(state, spec, chooser)

@@ -4,7 +4,7 @@ One account for every operation that reserves slots, and for every group: so adm
 allocation cannot disagree, nor can a batch and the calls that it stands for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ Tables = dict[TableOf, Entries]
 def reservation(state: State, spec: "Specification", past: History) -> tuple[Need, ...]:
     """What a new sequence with this history needs: all the blocks of its reservation."""
     return _by_place(
-        Need(spec.least(past, group), place=place) for group, place in enumerate(state.places)
+        [Need(spec.least(past, group), place=place) for group, place in enumerate(state.places)]
     )
 
 
@@ -38,30 +38,25 @@ def growth(state: State, spec: "Specification", seq: int, num_tokens: int) -> tu
     """
     if num_tokens == 0:
         return ()
-    return _by_place(_growth(state, spec, state.home(seq, g), num_tokens) for g in spec.groups)
+    return _by_place([_growth(state, spec, table, num_tokens) for table in state.homes(seq)])
 
 
 def _growth(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> Need:
     entries, grown = state.entries(table), _grown(state, spec, table, num_tokens)
     copied = len(shared_and_written(state, spec, table, num_tokens))
+    fresh = max(0, spec.least(grown, table.group) - len(entries)) + copied
     back = set(freed(state, spec, table, num_tokens))
     keeps = state.at(table.place).keeps if spec.evicts_explicitly else ()
-    return Need(
-        max(0, spec.least(grown, table.group) - len(entries)) + copied,
-        copied=copied,
-        freed=len(back),
-        doubtful=sum(block in keeps for block in back),
-        held=entries if spec.contract.placement != "anywhere" else (),
-        target=spec.target(grown, table.group),
-        place=table.place,
-    )
+    need = Need(fresh, copied, len(back), sum(b in keeps for b in back), place=table.place)
+    if spec.contract.placement == "anywhere":
+        return need
+    return evolve(need, held=entries, target=spec.target(grown, table.group))
 
 
-def _by_place(needs: Iterable[Need]) -> tuple[Need, ...]:
+def _by_place(needs: Sequence[Need]) -> tuple[Need, ...]:
     """The needs of groups that share a pool, added up."""
-    needs = tuple(needs)
     if len(needs) == 1:
-        return needs
+        return tuple(needs)
     found: dict[Place, Need] = {}
     for need in needs:
         other = found.get(need.place)
@@ -80,12 +75,15 @@ def _by_place(needs: Iterable[Need]) -> tuple[Need, ...]:
 def _grown(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> History:
     """The past of the sequence, with the length that it is to have."""
     sequence = state.sequences[table.seq]
-    return spec.past(sequence.grown(num_tokens), len(state.entries(table)), table.group)
+    longer = sequence.length + num_tokens
+    return spec.past(sequence, len(state.entries(table)), table.group, longer)
 
 
 def freed(state: State, spec: "Specification", table: TableOf, num_tokens: int) -> Iterator[int]:
     """The blocks that an append releases before the window, and that it may then take."""
     gone = spec.released(state.sequences[table.seq].length, num_tokens, table.group)
+    if not gone:
+        return
     occupancy = state.at(table.place)
     for block in state.entries(table)[:gone]:
         if block is None or len(occupancy.users[block]) > 1 or block in occupancy.pins:
@@ -104,6 +102,8 @@ def written_into(
     """
     size, length = spec.block_size(table), state.sequences[table.seq].length
     entries = state.entries(table)
+    if len(entries) * size <= length:
+        return
     last = table_index(length + num_tokens - 1, size)
     first = max(table_index(length, size), spec.released(length, num_tokens, table.group))
     for i in range(first, min(len(entries), last + 1)):

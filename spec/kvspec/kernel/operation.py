@@ -70,6 +70,11 @@ class Need:
     place: Place = DEVICE
 
 
+_NOTHING = (Need(0),)
+_NO_ERRORS: frozenset[str] = frozenset()
+_INVALID_LENGTH = frozenset({"InvalidLength"})
+
+
 @frozen(slots=False)
 class Expected:
     """What the answer may be.
@@ -156,15 +161,16 @@ class Operation:
     def verdict(self, state: State, spec: "Specification") -> Expected:
         """Whether a right call must succeed or be refused; asked only where no error applies."""
         takes = self.needs(state, spec)
-        needs = takes or (Need(0),)
+        needs = takes or _NOTHING
         short = [need for need in needs if not spec.fits(state, need, need.fresh + len(need.held))]
         decides = (short or needs)[0]
         refused = any(not spec.surely_fits(state, need) for need in needs)
         return Expected(
-            done=not short,
-            refused=refused or (bool(takes) and spec.any_refusal),
-            fresh=decides.fresh,
-            available=spec.available(state, decides.place) + decides.freed,
+            _NO_ERRORS,
+            not short,
+            refused or (bool(takes) and spec.any_refusal),
+            decides.fresh,
+            spec.available(state, decides.place) + decides.freed,
             place=decides.place,
         )
 
@@ -223,7 +229,7 @@ class SequenceOperation(Operation):
 
     def errors(self, state: State, spec: "Specification") -> frozenset[str]:
         """The id is unknown."""
-        return frozenset() if self.seq in state.sequences else frozenset({"UnknownSequence"})
+        return _NO_ERRORS if self.seq in state.sequences else frozenset({"UnknownSequence"})
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
         """There is nothing to choose, unless the kind says otherwise."""
@@ -241,9 +247,12 @@ def length_errors(num_tokens: object, *bounds: int | None) -> frozenset[str]:
     (frozenset(), ['InvalidLength'], ['InvalidLength'])
     """
     tokens = whole(num_tokens)
-    if tokens is None or tokens < 0 or any(b is not None and tokens > b for b in bounds):
-        return frozenset({"InvalidLength"})
-    return frozenset()
+    if tokens is None or tokens < 0:
+        return _INVALID_LENGTH
+    for bound in bounds:
+        if bound is not None and tokens > bound:
+            return _INVALID_LENGTH
+    return _NO_ERRORS
 
 
 def whole(value: object) -> int | None:

@@ -5,7 +5,7 @@ events, and in the guards that the kernel collects.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import field, frozen
 
@@ -19,6 +19,10 @@ from kvspec.kernel.state import State
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
+
+
+Reaction = Callable[[State, Any, "Specification"], State]
+"""What a room makes of an event, which comes between the state and the specification."""
 
 
 @frozen(eq=False)
@@ -62,10 +66,6 @@ def _nothing_matters(state: State, names: Names) -> Hashable:
     return ()
 
 
-def _nothing(state: State, seq: int) -> tuple[int, ...]:
-    return ()
-
-
 def _any(geometry: Geometry) -> bool:
     return True
 
@@ -96,11 +96,11 @@ class Room:
     plainest, or one that the chooser draws. `views` names by tier of memory the methods
     that give a block table there and the count of free blocks.
 
-    `facts` is the room's initial slice of the state, if it has any, `fold` reacts to events by
-    changing the slice and what its holders hold, and `guard` gives the errors that the room adds
-    to operations of any room. `known` gives what stands for the leading tokens of a sequence, as
-    far as they are known (`Cell.token`). `queries` are asked in every full look. `wrong` gives
-    some wrong calls. `weight` says how often an episode should be about the room.
+    `facts` is the room's initial slice of the state, if it has any. `reactions` are to events, by
+    their kind: each changes the slice and what the room's holders hold. `guard` gives the errors
+    that the room adds to operations of any room. `known` gives what stands for the leading tokens
+    of a sequence, as far as they are known (`Cell.token`). `queries` are asked in every full look.
+    `wrong` gives some wrong calls. `weight` says how often an episode should be about the room.
 
     `every` gives every call of the room that makes a difference in a small scope, among them
     perhaps wrong ones; new sequences have one of the ids given. `matters` gives what of the slice
@@ -120,10 +120,10 @@ class Room:
     views: Mapping[str, tuple[str, str]] = field(factory=dict)
     operations: tuple[type[Operation], ...] = ()
     facts: object = None
-    fold: Callable[[State, Event, "Specification"], State] | None = None
+    reactions: Mapping[type[Event], Reaction] = field(factory=dict)
     guard: Callable[[State, Operation], frozenset[str]] | None = None
-    known: Callable[[State, int], tuple[int, ...]] = _nothing
-    queries: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls
+    known: Callable[[State, int], tuple[int, ...]] | None = None
+    queries: Callable[[State, "Specification"], Sequence[Operation]] | None = None
     proposals: tuple[Proposal, ...] = ()
     weight: int = 1
     wrong: Callable[[State, "Specification"], Sequence[Operation]] = _no_calls

@@ -35,7 +35,7 @@ class Sizes:
 
     @derived
     def _block_sizes(self) -> tuple[int, ...]:
-        return tuple(group.block_size for group in self.geometry.layout)
+        return tuple(group.block_size for group in self.layout)
 
     @property
     def groups(self) -> range:
@@ -53,16 +53,13 @@ class Sizes:
 
     def available(self, state: State, place: Place = DEVICE) -> int:
         """How many blocks of a place may be taken."""
-        return self.unheld(state, place) - len(self.surely_kept(state, place))
+        free = state.num_free(place)
+        return free - len(state.at(place).certain) if self.evicts_explicitly else free
 
     def surely_available(self, state: State, place: Place = DEVICE) -> int:
         """How many of them can be taken whatever is in doubt."""
-        return self.unheld(state, place) - len(self.perhaps_kept(state, place))
-
-    def unheld(self, state: State, place: Place = DEVICE) -> int:
-        """How many blocks of a place are free, or but for holders that can be displaced."""
-        blocks = state.pools.get(place)
-        return len(blocks) - len(state.at(place).held) if blocks else 0
+        free = state.num_free(place)
+        return free - len(state.at(place).idle) if self.evicts_explicitly else free
 
     def surely_kept(self, state: State, place: Place = DEVICE) -> frozenset[int]:
         """The blocks that nobody uses and that cannot be taken for what is kept in them."""
@@ -82,7 +79,7 @@ class Sizes:
 
         Where that leaves out what can be displaced, it may leave out what is only perhaps held.
         """
-        most, at = self.unheld(state, place), state.at(place)
+        most, at = state.num_free(place), state.at(place)
         if self.contract.free_counts_cached:
             return range(most, most + 1)
         return range(most - len(at.idle), most - len(at.certain) + 1)
@@ -193,12 +190,17 @@ class Sizes:
         """The size of a slot in blocks, for a placement in slots."""
         return blocks_for(self.geometry.max_tokens or 0, self.geometry.block_size)
 
-    def past(self, sequence: Sequence, entries: int, group: int = 0) -> History:
-        """What a reservation may depend on, for a sequence that holds `entries` entries there."""
+    def past(
+        self, sequence: Sequence, entries: int, group: int = 0, length: int | None = None
+    ) -> History:
+        """What a reservation may depend on, for a sequence that holds `entries` entries there.
+
+        With a `length`, as if the sequence were that long.
+        """
         return History(
-            allocated=sequence.allocated,
-            limit=sequence.limit,
-            length=sequence.length,
-            reserved=entries * self._block_sizes[group],
-            max_tokens=self.geometry.max_tokens,
+            sequence.allocated,
+            sequence.limit,
+            sequence.length if length is None else length,
+            entries * self._block_sizes[group],
+            self.geometry.max_tokens,
         )

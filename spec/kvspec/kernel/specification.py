@@ -4,7 +4,7 @@
 asks every law, each an independent predicate over the step.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 from attrs import evolve, frozen
@@ -18,11 +18,13 @@ from kvspec.kernel.generation import WRONG_CALL
 from kvspec.kernel.law import Breach, Law
 from kvspec.kernel.operation import Expected, Operation, expect
 from kvspec.kernel.outcome import REFUSED, Answer, Look, Observation, Outcome
-from kvspec.kernel.room import Proposal, Room
+from kvspec.kernel.room import Proposal, Reaction, Room
 from kvspec.kernel.script import Call
 from kvspec.kernel.sizes import Sizes
 from kvspec.kernel.state import Cell, Entries, State, TableOf, table_of
 from kvspec.kernel.step import Step
+
+_NO_ERRORS: frozenset[str] = frozenset()
 
 
 def _always(state: State, spec: "Specification") -> bool:
@@ -77,7 +79,7 @@ class Specification(Sizes):
 
     def guards(self, state: State, operation: Operation) -> frozenset[str]:
         """The errors that rooms add to `operation`, whichever room it is from."""
-        errors: frozenset[str] = frozenset()
+        errors = _NO_ERRORS
         for guard in self._guards:
             errors = errors | guard(state, operation)
         return errors
@@ -91,7 +93,8 @@ class Specification(Sizes):
         # The driver asks it, then `believe`, and then every perturbation: always of the same two.
         known = self.__dict__.get("_expected")
         if known is not None and known[0] is state and known[1] is operation:
-            return cast("Expected", known[2])
+            expected: Expected = known[2]
+            return expected
         expected = expect(operation, state, self)
         if self.shortcuts:
             self.__dict__["_expected"] = (state, operation, expected)
@@ -112,21 +115,18 @@ class Specification(Sizes):
             same = known[0] is state and known[1] is operation and known[2] is answer
             if same and known[3] == done:
                 return cast("tuple[list[Event], State]", known[4])
-        after, events = state, list(self._beginning(state, operation, done, answer))
+        # What is written first stays in any case.
+        events: list[Event] = []
+        if operation.writes_first:
+            events += operation.all_writes(state, self)
+        if done:
+            events += operation.history(state, self, answer)
+        after = state
         for event in events:
             after = self._fold(after, event)
         if self.shortcuts:
             self.__dict__["_last_begun"] = (state, operation, answer, done, (events, after))
         return events, after
-
-    def _beginning(
-        self, state: State, operation: Operation, done: bool, answer: Answer
-    ) -> Iterator[Event]:
-        """The events before the tables are looked at; what is written first stays in any case."""
-        if operation.writes_first:
-            yield from operation.all_writes(state, self)
-        if done:
-            yield from operation.history(state, self, answer)
 
     def concerned(self, state: State, operation: Operation, look: Look) -> tuple[int, ...]:
         """The sequences whose tables must be looked at after `operation`.
@@ -185,17 +185,25 @@ class Specification(Sizes):
         had = state.sequences[seq].length if seq in state.sequences else 0
         stop = min(stop, had + self.most_tokens)
         known: tuple[int, ...] = ()
-        for room in self.rooms:
-            known = known or room.known(state, seq)
+        for knowing in self._knowing:
+            known = known or knowing(state, seq)
+        clock, told = state.clock, len(known)
         return tuple(
-            Cell(p, seq, state.clock, known[p] if p < len(known) else None)
-            for p in range(start, stop)
+            [Cell(p, seq, clock, known[p] if p < told else None) for p in range(start, stop)]
         )
+
+    @derived
+    def _knowing(self) -> tuple[Callable[[State, int], tuple[int, ...]], ...]:
+        return tuple(room.known for room in self.rooms if room.known is not None)
 
     def queries(self, state: State) -> Iterator[Operation]:
         """What the rooms have asked in a full look, beside tables and counts."""
-        for room in self.rooms:
-            yield from room.queries(state, self)
+        for asking in self._asking:
+            yield from asking(state, self)
+
+    @derived
+    def _asking(self) -> tuple[Callable[[State, "Specification"], Sequence[Operation]], ...]:
+        return tuple(room.queries for room in self.rooms if room.queries is not None)
 
     def believe(self, state: State, operation: Operation, outcome: Outcome) -> Step:
         """The step that `outcome` makes, taken as true whatever it says."""
@@ -336,13 +344,17 @@ class Specification(Sizes):
 
     def _fold(self, state: State, event: Event) -> State:
         state = fold(state, event, self.layout)
-        for room_fold in self._folds:
-            state = room_fold(state, event, self)
+        for reaction in self._reactions.get(type(event), ()):
+            state = reaction(state, event, self)
         return state
 
     @derived
-    def _folds(self) -> tuple[Callable[[State, Event, "Specification"], State], ...]:
-        return tuple(room.fold for room in self.rooms if room.fold is not None)
+    def _reactions(self) -> Mapping[type[Event], list[Reaction]]:
+        found: dict[type[Event], list[Reaction]] = {}
+        for room in self.rooms:
+            for kind, reaction in room.reactions.items():
+                found.setdefault(kind, []).append(reaction)
+        return found
 
     def reading(self, state: State, table: TableOf) -> tuple[Cell | None, ...]:
         """What the shadow memory holds at each written position of a table's sequence."""

@@ -4,14 +4,16 @@ Nothing here is derived bookkeeping: users, counts and what is free are computed
 holders when they are asked for, so the specification has no counter that could be wrong.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from attrs import evolve, field, frozen
 
 from kvspec.geometry import DEVICE, HOST, Place
 from kvspec.kernel.derived import derived
+
+T = TypeVar("T")
 
 Entries = tuple[int | None, ...]
 """A block table: one entry a block of positions, `None` where the block was released."""
@@ -164,6 +166,11 @@ class State:
         return self.homes(seq)[group]
 
     @derived
+    def written(self) -> bool:
+        """Whether any live sequence has anything written."""
+        return any(sequence.cells for sequence in self.sequences.values())
+
+    @derived
     def live(self) -> tuple[int, ...]:
         """The sequences on the device, oldest first."""
         return tuple([s for s, sequence in self.sequences.items() if sequence.tier == "device"])
@@ -218,6 +225,11 @@ class State:
             found[place.tier] = range(min(other.start, blocks.start), max(other.stop, blocks.stop))
         return found
 
+    @derived
+    def num_blocks(self) -> int:
+        """How many blocks there are, at all places together."""
+        return sum([len(blocks) for blocks in self.pools.values()])
+
     def place_of(self, tier: str, block: int) -> Place:
         """Where `block` of a tier lies."""
         for place, blocks in self.pools.items():
@@ -248,32 +260,57 @@ class State:
         """Who holds what at `place`."""
         return self._occupancies.get(place, _NOBODY)
 
+    def num_free(self, place: Place) -> int:
+        """How many blocks at `place` nobody pins."""
+        return self._nums_free.get(place, 0)
+
+    @derived
+    def _nums_free(self) -> Mapping[Place, int]:
+        return {
+            place: len(blocks) - len(self.at(place).held) for place, blocks in self.pools.items()
+        }
+
     def users(self, table: TableOf, block: int | None) -> tuple[TableOf, ...]:
         """The tables that have `block`, which is an entry of `table`; one mention an entry."""
         return () if block is None else self.at(table.place).users.get(block, ())
 
+    def once(self, derive: Callable[..., T], *given: Any) -> T:
+        """What `derive` makes of these facts and what is given; kept until a fact changes.
+
+        So it may not depend on the clock, but for whether anything was called yet.
+        """
+        made, what = self._made, (derive, *given)
+        if what not in made:
+            made[what] = derive(self, *given)
+        return cast("T", made[what])
+
+    @derived
+    def _made(self) -> dict[Any, Any]:
+        return {}
+
     def having(self, **facts: Any) -> "State":
         """The state with other facts, by the names of the fields."""
         # What is derived from the facts that stay the same stays the same too.
-        changed = self._with(**facts)
+        all_facts = self.__dict__.copy()
+        all_facts.update(facts)
+        all_facts.pop("_made", None)
         for name in facts:
-            if name in _DERIVED:
-                changed.__dict__.pop(_DERIVED[name], None)
-        return changed
+            for view in _DERIVED.get(name, ()):
+                all_facts.pop(view, None)
+        return _state(all_facts)
 
     def bare(self) -> "State":
         """The same facts, with nothing derived from them yet."""
         return evolve(self)
 
-    def _with(self, **facts: Any) -> "State":
-        """The state with other facts, from which nothing is derived."""
-        changed = object.__new__(State)
-        changed.__dict__.update(self.__dict__, **facts)
-        return changed
-
     def after_call(self, refused: object) -> "State":
         """The state one operation later; `refused` is that operation if it was refused."""
-        return self._with(clock=self.clock + 1, refused=refused)
+        facts = self.__dict__.copy()
+        if refused is not self.refused or self.clock == 0:
+            facts.pop("_made", None)
+        facts["clock"] += 1
+        facts["refused"] = refused
+        return _state(facts)
 
     def holding(self, holder: Holder, entries: Entries) -> "State":
         """The state in which `holder` holds just `entries`."""
@@ -290,8 +327,20 @@ class State:
 
     def with_slice(self, capability: str, value: object) -> "State":
         """The state in which the room of `capability` has `value` as its facts."""
-        return self._with(slices={**self.slices, capability: value})
+        return self.having(slices={**self.slices, capability: value})
 
 
-_DERIVED = {"sequences": "live", "holds": "_occupancies", "pools": "tiers", "places": "_homes"}
+def _state(facts: dict[str, Any]) -> State:
+    """The state with these facts and what is derived from them; `evolve` takes far longer."""
+    state = object.__new__(State)
+    object.__setattr__(state, "__dict__", facts)
+    return state
+
+
+_DERIVED = {
+    "sequences": ("live", "written"),
+    "holds": ("_occupancies", "_nums_free"),
+    "pools": ("tiers", "num_blocks", "_nums_free"),
+    "places": ("_homes",),
+}
 """What is derived from which facts, and kept as long as they are."""

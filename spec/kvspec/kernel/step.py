@@ -1,9 +1,9 @@
 """One call, before and after: what the laws are judged on."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kvspec.geometry import table_index
 from kvspec.kernel.derived import derived
@@ -36,7 +36,11 @@ class Change:
 
 @frozen(slots=False)
 class Step:
-    """One operation with its outcome, what was expected, and the states around it."""
+    """One operation with its outcome, what was expected, and the states around it.
+
+    `answer` is the allocator's, and `seen` what was looked at after the call. `done` says whether
+    the call succeeded, as a right call may: a wrong one that did has no meaning.
+    """
 
     spec: "Specification"
     before: State
@@ -45,22 +49,22 @@ class Step:
     expected: Expected
     after: State
     events: tuple[Event, ...]
+    answer: Answer = field(init=False, repr=False, eq=False)
+    seen: Observation = field(init=False, repr=False, eq=False)
+    done: bool = field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Set what nearly every law asks for."""
+        facts, expected = self.__dict__, self.expected
+        answer = facts["answer"] = self.outcome.answer
+        facts["seen"] = self.outcome.observation
+        facts["done"] = answer.kind == "done" and not (expected.errors or expected.injected)
 
     @derived
-    def answer(self) -> Answer:
-        """The allocator's answer."""
-        return self.outcome.answer
-
-    @derived
-    def seen(self) -> Observation:
-        """What was looked at after the call."""
-        return self.outcome.observation
-
-    @derived
-    def done(self) -> bool:
-        """Whether the call succeeded, as a right call may: a wrong one that did has no meaning."""
-        expected = self.expected
-        return self.outcome.answer.kind == "done" and not (expected.errors or expected.injected)
+    def seen_again(self) -> Set[int]:
+        """The sequences that lived before the step and whose tables were looked at after it."""
+        before = self.before.sequences
+        return before.keys() & {table.seq for table in self.seen.tables}
 
     @derived
     def still(self) -> bool:
@@ -137,31 +141,48 @@ class Step:
         )
 
     @derived
-    def altered(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
-        """Those of them that are not as they were."""
-        if not self._some_altered():
-            return ()
-        return tuple([(t, before, after) for t, before, after in self.survivors if before != after])
-
-    def _some_altered(self) -> bool:
-        """Whether a table may be altered; mostly the one of a new sequence is all that is new."""
+    def renewed(self) -> tuple[TableOf, ...]:
+        """The tables of live sequences that may not be as they were; all others are."""
         before, after = self.before.holds, self.after.holds
         if before is after:
-            return False
+            return ()
+        homes, nothing = self.after.homes, ()
+        return tuple(
+            [
+                table
+                for seq in self.after.sequences
+                for table in homes(seq)
+                if before.get(table, nothing) is not after.get(table, nothing)
+            ]
+        )
+
+    @derived
+    def altered(self) -> tuple[tuple[TableOf, Entries, Entries], ...]:
+        """The survivors that are not as they were."""
+        if not self.renewed:
+            return ()
         lived, live = self.before.sequences, self.after.sequences
-        for holder, entries in after.items():
-            if before.get(holder) is not entries and getattr(holder, "seq", None) in lived:
-                return True
-        return any(h not in after and getattr(h, "seq", None) in live for h in before)
+        found = []
+        for table in self.renewed:
+            was = lived.get(table.seq)
+            if was is not None and was.tier == live[table.seq].tier:
+                before, after = self.before.entries(table), self.after.entries(table)
+                if before != after:
+                    found.append((table, before, after))
+        return tuple(found)
 
     @derived
     def changes(self) -> tuple[Change, ...]:
         """The entries that are another block than before, in tables that live on."""
+        if not self.altered:
+            return ()
         return tuple(
-            Change(table, i, old, new)
-            for table, before, after in self.altered
-            for i, (old, new) in enumerate(zip(before, after, strict=False))
-            if old is not None and new is not None and old != new
+            [
+                Change(table, i, old, new)
+                for table, before, after in self.altered
+                for i, (old, new) in enumerate(zip(before, after, strict=False))
+                if old is not None and new is not None and old != new
+            ]
         )
 
     def replaceable(self, change: Change) -> bool:
@@ -319,6 +340,8 @@ class Step:
         fork's child takes only what it does not share with its parent, and what a cache kept is
         not taken but adopted.
         """
+        if not self.renewed:
+            return ()
         return tuple(self._new_entries(self.origin))
 
     @property
@@ -335,30 +358,22 @@ class Step:
 
     @derived
     def _parents(self) -> Mapping[TableOf, TableOf]:
-        return {
-            child: parent
-            for event in self.events
-            if isinstance(event, Cloned)
-            for child, parent in zip(
-                self.after.homes(event.child), self.before.homes(event.parent), strict=True
-            )
-        }
+        found: dict[TableOf, TableOf] = {}
+        for event in self.events:
+            if isinstance(event, Cloned):
+                parents = self.before.homes(event.parent)
+                found.update(zip(self.after.homes(event.child), parents, strict=True))
+        return found
 
     def _new_entries(self, was: Callable[[Entries], Entries]) -> Iterator[tuple[TableOf, int, int]]:
-        before, after = self.before.holds, self.after.holds
-        parents, moves = self._parents, self.moves
-        if before is after and not parents:
-            return
-        for seq in self.after.sequences:
-            for table in self.after.homes(seq):
-                base, entries = before.get(parents.get(table, table), ()), after.get(table, ())
-                if base is entries and not moves:
+        before, after, parents = self.before.holds, self.after.holds, self._parents
+        tables: Iterable[TableOf] = self.renewed
+        if self.moves:  # then what a table had may be elsewhere, though it is as it was
+            tables = [t for seq in self.after.sequences for t in self.after.homes(seq)]
+        for table in tables:
+            base, entries = was(before.get(parents.get(table, table), ())), after.get(table, ())
+            for i, block in enumerate(entries):
+                if block is None or (i < len(base) and base[i] == block):
                     continue
-                base = was(base)
-                if base == entries:
-                    continue
-                for i, block in enumerate(entries):
-                    if block is None or (i < len(base) and base[i] == block):
-                        continue
-                    if (table, i) not in self.adopted:
-                        yield table, i, block
+                if (table, i) not in self.adopted:
+                    yield table, i, block

@@ -69,25 +69,23 @@ def _leases(state: State) -> Leases:
     return slice_
 
 
-def _fold(state: State, event: Event, spec: "Specification") -> State:
-    match event:
-        case LeaseBegun(lease, seq):
-            facts = evolve(_leases(state), open=(*_leases(state).open, lease))
-            held: dict[Place, Entries] = {}
-            for table in state.homes(seq):
-                held[table.place] = held.get(table.place, ()) + state.entries(table)
-            for place, entries in held.items():
-                state = state.holding(LeaseOf(lease, place=place), entries)
-            return state.with_slice("lease", facts)
-        case LeaseEnded(lease):
-            facts = Leases(
-                open=tuple(other for other in _leases(state).open if other != lease),
-                ended=(*_leases(state).ended, lease),
-            )
-            gone = [h for h in state.holds if isinstance(h, LeaseOf) and h.lease == lease]
-            return state.with_slice("lease", facts).releasing(gone)
-        case _:
-            return state
+def _begun(state: State, event: LeaseBegun, spec: "Specification") -> State:
+    facts = evolve(_leases(state), open=(*_leases(state).open, event.lease))
+    held: dict[Place, Entries] = {}
+    for table in state.homes(event.seq):
+        held[table.place] = held.get(table.place, ()) + state.entries(table)
+    for place, entries in held.items():
+        state = state.holding(LeaseOf(event.lease, place=place), entries)
+    return state.with_slice("lease", facts)
+
+
+def _ended(state: State, event: LeaseEnded, spec: "Specification") -> State:
+    facts = Leases(
+        open=tuple(other for other in _leases(state).open if other != event.lease),
+        ended=(*_leases(state).ended, event.lease),
+    )
+    gone = [h for h in state.holds if isinstance(h, LeaseOf) and h.lease == event.lease]
+    return state.with_slice("lease", facts).releasing(gone)
 
 
 # ------------------------------------------------------------------------------ operations
@@ -263,6 +261,26 @@ def _begin(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return BeginTransfer(chooser.pick((*seqs, *known * 2)), _next_lease(state))
 
 
+def _cached(state: State) -> list[int]:
+    """The sequences on the device of which several blocks are cached, and none is leased."""
+    occupancy = state.at()
+    return [
+        s
+        for s in live(state)
+        if sum(block in occupancy.keeps for block in state.table(s)) > 1
+        and occupancy.pins.keys().isdisjoint(state.table(s))
+    ]
+
+
+def _can_begin_cached(state: State, spec: "Specification") -> bool:
+    return bool(state.once(_cached)) and len(_leases(state).open) < MOST_OPEN
+
+
+def _begin_cached(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """Lease what is cached: in which order its blocks are let go of shows when they are needed."""
+    return BeginTransfer(chooser.pick(state.once(_cached)), _next_lease(state))
+
+
 def _can_end(state: State, spec: "Specification") -> bool:
     return bool(_leases(state).open)
 
@@ -283,7 +301,9 @@ def _can_leave(state: State, spec: "Specification") -> bool:
 
 def _leave(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """Free a sequence while it is in flight: its lease is then the last to let go."""
-    return spec.operation(call("free", seq=chooser.pick(_leased(state))))
+    leased, keeps = _leased(state), state.at().keeps
+    cached = [s for s in leased if not keeps.keys().isdisjoint(state.table(s))]
+    return spec.operation(call("free", seq=chooser.pick((*leased, *cached * 2))))
 
 
 def _last_held(state: State) -> list[int]:
@@ -326,11 +346,12 @@ ROOM = Room(
     laws=LAWS,
     operations=(BeginTransfer, EndTransfer),
     facts=Leases(),
-    fold=_fold,
+    reactions={LeaseBegun: _begun, LeaseEnded: _ended},
     proposals=(
         Proposal("begin_transfer", _can_begin, _begin, weight=3),
+        Proposal("begin_cached", _can_begin_cached, _begin_cached, weight=12),
         Proposal("end_transfer", _can_end, _end),
-        Proposal("leave_in_flight", _can_leave, _leave, weight=3),
+        Proposal("leave_in_flight", _can_leave, _leave, weight=6),
         Proposal("land", _can_land, _land, urgent=True),
     ),
     weight=3,

@@ -63,7 +63,10 @@ def _well_formed(step: Step) -> str | None:
 
 
 def _was_just_refused(step: Step) -> bool:
-    return step.before.refused == step.operation and step.answer.kind in ("done", "refused")
+    refused = step.before.refused
+    if refused is None or step.answer.kind not in ("done", "refused"):
+        return False
+    return refused == step.operation
 
 
 def _retry(step: Step) -> str | None:

@@ -41,7 +41,7 @@ def _conservation(step: Step) -> str | None:
 
 
 def _something_written(step: Step) -> bool:
-    return any(sequence.cells for sequence in step.after.sequences.values())
+    return step.after.written
 
 
 def _read_back(step: Step) -> str | None:
@@ -66,11 +66,11 @@ def _read_back(step: Step) -> str | None:
 
 def _misread(step: Step, table: TableOf, read: Sequence[Cell | None]) -> str | None:
     """Where the table's sequence reads something else than it wrote, as far as it needs to."""
-    sequence, size = step.after.sequences[table.seq], step.spec.block_size(table)
-    window = step.spec.geometry.layout[table.group].window
-    entries = step.after.entries(table)
+    sequence = step.after.sequences[table.seq]
     if read[: sequence.written] == sequence.cells:  # what nearly all are, quickly
         return None
+    entries, size = step.after.entries(table), step.spec.block_size(table)
+    window = step.spec.layout[table.group].window
     for position in range(first_in_window(sequence.length, window), sequence.written):
         wrote, i = sequence.cells[position], table_index(position, size)
         released = window is not None and i < len(entries) and entries[i] is None

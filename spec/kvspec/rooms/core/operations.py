@@ -130,12 +130,13 @@ class Append(SequenceOperation):
         sequence = state.sequences.get(self.seq)
         if sequence is None:
             return length_errors(self.num_tokens, spec.geometry.max_tokens) | {"UnknownSequence"}
-        room = [
-            bound - sequence.length
-            for bound in (sequence.limit, spec.geometry.max_tokens)
-            if bound is not None
-        ]
-        return length_errors(self.num_tokens, *room)
+        most = spec.geometry.max_tokens
+        limit, length = sequence.limit, sequence.length
+        return length_errors(
+            self.num_tokens,
+            None if limit is None else limit - length,
+            None if most is None else most - length,
+        )
 
     def needs(self, state: State, spec: "Specification") -> tuple[Need, ...]:
         """The growth of the reservation, and one block for each shared entry written into."""

@@ -1,6 +1,8 @@
 """What an engine may try with the core."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvspec.kernel.chooser import Chooser
@@ -16,7 +18,7 @@ from kvspec.kernel.generation import (
 )
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.room import Proposal
-from kvspec.kernel.state import State
+from kvspec.kernel.state import Sequence, State
 from kvspec.rooms.core.operations import Allocate, Append, Free, ShowTable
 
 if TYPE_CHECKING:
@@ -32,16 +34,17 @@ def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operatio
 def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     # Those that may not grow any more come less often.
     most = spec.geometry.max_tokens
-    growing = [
-        s
-        for s in live(state)
-        if state.sequences[s].length
-        < min(b for b in (state.sequences[s].limit, most, HUGE) if b is not None)
-    ]
+    growing = [s for s in live(state) if _below(state.sequences[s], most)]
     seq = chooser.pick((*live(state), *growing))
     sequence = state.sequences[seq]
     bounds = [sequence.limit, most]
     return Append(seq, length_near_boundary(spec, state, chooser, sequence.length, bounds))
+
+
+def _below(sequence: Sequence, most: int | None) -> bool:
+    """Whether the sequence may be longer than it is."""
+    length, limit = sequence.length, sequence.limit
+    return (limit is None or length < limit) and length < (HUGE if most is None else most)
 
 
 def _free(state: State, spec: "Specification", chooser: Chooser) -> Operation:
@@ -62,21 +65,25 @@ def _again(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return state.refused
 
 
-def wrong(state: State, spec: "Specification") -> list[Operation]:
+def wrong(state: State, spec: "Specification") -> Items[Operation]:
     """Unknown ids, an id in use, and lengths that are none."""
-    unknown = new_ids(state)[0]
+    return _wrong(new_ids(state)[0], live(state)[-1:])
+
+
+@lru_cache(maxsize=256)
+def _wrong(unknown: int, live: tuple[int, ...]) -> Items[Operation]:
     calls: list[Operation] = [
         Append(unknown, 1),
         Free(unknown),
         ShowTable(unknown),
         *(Allocate(unknown, odd) for odd in ODD_LENGTHS),
     ]
-    for seq in live(state)[-1:]:
+    for seq in live:
         calls += [Allocate(seq, 1), *(Append(seq, odd) for odd in ODD_LENGTHS)]
-    return calls
+    return tuple(calls)
 
 
-def every(state: State, spec: "Specification", ids: Sequence[int]) -> Iterator[Operation]:
+def every(state: State, spec: "Specification", ids: Items[int]) -> Iterator[Operation]:
     """Every length for a new sequence and for each that there is, and the end of each.
 
     Where lengths have a bound, one beyond it as well.

@@ -16,8 +16,7 @@ from kvspec.rooms.core.answers import said
 
 
 def _tables_seen_again(step: Step) -> bool:
-    before = step.before.sequences
-    return any(table.seq in before for table in step.seen.tables)
+    return bool(step.seen_again)
 
 
 def _snapshot(step: Step) -> str | None:
@@ -35,6 +34,8 @@ def _taken(step: Step) -> bool:
 
 
 def _no_overlap(step: Step) -> str | None:
+    if all(len(step.after.users(table, block)) == 1 for table, _, block in step.taken):
+        return None
     taken = {(table, i) for table, i, _ in step.taken}
     where: dict[tuple[Place, int], list[tuple[TableOf, int]]] = {}
     for table, entries in step.after.tables():
@@ -110,8 +111,7 @@ def _atomicity(step: Step) -> str | None:
 def _touches_live(step: Step) -> bool:
     if step.answer.kind == "done" and not step.done:
         return False
-    after = step.after.sequences
-    return any(seq in after for seq in step.operation.touched)
+    return not step.after.sequences.keys().isdisjoint(step.operation.touched)
 
 
 def _bounded_waste(step: Step) -> str | None:
@@ -163,8 +163,7 @@ def _wasteful(step: Step, table: TableOf) -> str | None:
 
 
 def _bystanders_seen(step: Step) -> bool:
-    touched, before = step.operation.touched, step.before.sequences
-    return any(table.seq in before and table.seq not in touched for table in step.seen.tables)
+    return any(seq not in step.operation.touched for seq in step.seen_again)
 
 
 def _frame(step: Step) -> str | None:

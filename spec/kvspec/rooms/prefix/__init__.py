@@ -1,7 +1,7 @@
 """The room of prefix caching: full blocks of known tokens are published, and found again."""
 
 from kvspec.kernel.room import Room, ungrouped
-from kvspec.rooms.prefix.facts import Facts, fold, known, matters
+from kvspec.rooms.prefix.facts import REACTIONS, Facts, known, matters
 from kvspec.rooms.prefix.laws import LAWS
 from kvspec.rooms.prefix.operations import (
     AllocatePrompt,
@@ -25,7 +25,7 @@ ROOM = Room(
     operations=(AllocatePrompt, AppendTokens, MarkWritten, Lookup, ResetCache),
     applies=ungrouped,
     facts=Facts(),
-    fold=fold,
+    reactions=REACTIONS,
     known=known,
     queries=queries,
     proposals=PROPOSALS,

@@ -6,12 +6,13 @@ lost, the others are doubtful until a lookup has found them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
 
 from kvspec.geometry import DEVICE
+from kvspec.kernel.derived import derived
 from kvspec.kernel.events import (
     Cloned,
     Copied,
@@ -70,7 +71,7 @@ class Author:
         return key_name(self.key)
 
 
-@frozen
+@frozen(slots=False)
 class Facts:
     """Who may publish what, which block was published as what, and since when it has no user.
 
@@ -83,9 +84,16 @@ class Facts:
     stamps: Mapping[int, int] = field(factory=dict)
     lost: tuple[Contents, ...] = ()
 
-    def blocks_of(self, contents: Contents) -> list[int]:
+    def blocks_of(self, contents: Contents) -> Sequence[int]:
         """The blocks that were published with these contents, oldest first."""
-        return [block for block, found in self.published.items() if found == contents]
+        return self._blocks.get(contents, ())
+
+    @derived
+    def _blocks(self) -> Mapping[Contents, Sequence[int]]:
+        found: dict[Contents, list[int]] = {}
+        for block, contents in self.published.items():
+            found.setdefault(contents, []).append(block)
+        return found
 
     def losing(self, block: int) -> "Facts":
         """The facts once the contents of `block` are gone."""
@@ -193,10 +201,7 @@ class Reset(Event):
     """All cached contents were forgotten."""
 
 
-def fold(state: State, event: Event, spec: "Specification") -> State:
-    """The state after an event: the slice, and what the two holders hold."""
-    if isinstance(event, Settled):
-        return _settled(state, event.before, spec)
+def _fold(state: State, event: Event, spec: "Specification") -> State:
     facts = facts_of(state)
     after = _folded(facts, state, event, spec)
     return state if after is facts else state.with_slice("prefix", after)
@@ -294,9 +299,9 @@ def _decided(
 # ------------------------------------------------------------------------------ the whole step
 
 
-def _settled(state: State, before: State, spec: "Specification") -> State:
+def _settled(state: State, event: Settled, spec: "Specification") -> State:
     """What was handed out, written over or cut off is lost; and who has no user since when."""
-    facts = facts_of(state)
+    facts, before = facts_of(state), event.before
     same = state.sequences is before.sequences and state.holds is before.holds
     if same and facts is facts_of(before) and state.pools is before.pools:
         return state
@@ -361,3 +366,26 @@ def _staying(state: State, before: State) -> set[int]:
         for block, was in zip(entries, before.holds.get(holder, ()), strict=False)
         if block is not None and block == was
     }
+
+
+REACTIONS = {
+    **dict.fromkeys(
+        (
+            Started,
+            Prompted,
+            Told,
+            Cloned,
+            Ended,
+            Rewound,
+            Inherited,
+            Moved,
+            Marked,
+            Copied,
+            Displaced,
+            Looked,
+            Reset,
+        ),
+        _fold,
+    ),
+    Settled: _settled,
+}

@@ -66,7 +66,7 @@ def _same(key: Any, other: Any) -> bool:
 
 def queries(state: State, spec: "Specification") -> Sequence[Operation]:
     """Lookups of two of the known prompts, in turn, and of one of them under another key."""
-    known = _known(state)
+    known = state.once(_known)
     if not known:
         return ()
     asked: list[Operation] = [
@@ -79,7 +79,7 @@ def queries(state: State, spec: "Specification") -> Sequence[Operation]:
 
 def _prompt(state: State, chooser: Chooser, length: int) -> tuple[Tokens, Any]:
     """A prompt of that length: mostly one that is known, now and then with one token changed."""
-    known = _known(state)
+    known = state.once(_known)
     tokens, key = chooser.pick(known) if known else ((), None)
     if known and chooser.integer(0, 5) == 0:
         key = chooser.pick(KEYS)
@@ -93,7 +93,7 @@ def _prompt(state: State, chooser: Chooser, length: int) -> tuple[Tokens, Any]:
 
 
 def _allocate(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    known, size = _known(state), spec.geometry.block_size
+    known, size = state.once(_known), spec.geometry.block_size
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
     if known and chooser.integer(0, 3):
         # Just at, and just beyond, what might be a hit.
@@ -148,7 +148,7 @@ def _append(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     count = length_near_boundary(spec, state, chooser, sequence.length, bounds)
     go_on = [
         tokens[len(author.tokens) :]
-        for tokens, key in _known(state)
+        for tokens, key in state.once(_known)
         if tokens[: len(author.tokens)] == author.tokens and _same(key, author.key)
     ]
     follow = chooser.pick((*go_on, ()))[:count]
@@ -165,19 +165,21 @@ def _unmarked(state: State) -> list[int]:
 def _publishing(state: State, spec: "Specification") -> list[int]:
     """Those that would publish a block if they were marked now."""
     authors, size = facts_of(state).authors, spec.geometry.block_size
-    return [s for s in _unmarked(state) if authors[s].mark // size < len(authors[s].tokens) // size]
+    return [
+        s for s in state.once(_unmarked) if authors[s].mark // size < len(authors[s].tokens) // size
+    ]
 
 
 def _can_mark(state: State, spec: "Specification") -> bool:
-    return bool(_unmarked(state))
+    return bool(state.once(_unmarked))
 
 
 def _can_publish(state: State, spec: "Specification") -> bool:
-    return bool(_publishing(state, spec))
+    return bool(state.once(_publishing, spec))
 
 
 def _publish(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    seq = chooser.pick(_publishing(state, spec))
+    seq = chooser.pick(state.once(_publishing, spec))
     length, size = state.sequences[seq].length, spec.geometry.block_size
     whole = length // size * size
     return MarkWritten(seq, chooser.pick((length, length, length, whole, max(0, whole - 1))))
@@ -191,7 +193,7 @@ def _outgrowing(state: State, spec: "Specification") -> dict[int, int]:
     """
     size, window = spec.geometry.block_size, spec.geometry.window
     found: dict[int, int] = {}
-    for seq in _publishing(state, spec) if window else ():
+    for seq in state.once(_publishing, spec) if window else ():
         sequence, place = state.sequences[seq], state.places[0]
         seen = (facts_of(state).authors[seq].mark // size + 1) * size + (window or 0) - 1
         count, length = max(1, seen - sequence.length), sequence.length
@@ -202,29 +204,29 @@ def _outgrowing(state: State, spec: "Specification") -> dict[int, int]:
 
 
 def _can_outgrow(state: State, spec: "Specification") -> bool:
-    return bool(_outgrowing(state, spec))
+    return bool(state.once(_outgrowing, spec))
 
 
 def _outgrow(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """What is written there has gone by the time that somebody says so."""
-    counts = _outgrowing(state, spec)
+    counts = state.once(_outgrowing, spec)
     seq = chooser.pick(tuple(counts))
     return AppendTokens(seq, tuple(chooser.integer(0, 1) for _ in range(counts[seq])))
 
 
 def _mark(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    seq = chooser.pick((*live(state), *_unmarked(state)))
+    seq = chooser.pick((*live(state), *state.once(_unmarked)))
     length, mark = state.sequences[seq].length, facts_of(state).authors[seq].mark
     near = [n for n in (length, mark + 1, mark) if n <= length]
     return MarkWritten(seq, chooser.integer(0, length, near=near))
 
 
 def _worth_asking(state: State, spec: "Specification") -> bool:
-    return bool(_known(state))
+    return bool(state.once(_known))
 
 
 def _ask(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    tokens = chooser.pick(_known(state))[0]
+    tokens = chooser.pick(state.once(_known))[0]
     longer = len(tokens) + chooser.pick((0, 0, 1, spec.geometry.block_size))
     return Lookup(*_prompt(state, chooser, chooser.pick((len(tokens), longer))))
 
@@ -238,12 +240,12 @@ def _published(state: State) -> list[int]:
 def _can_cut(state: State, spec: "Specification") -> bool:
     # A window could forbid it.
     plain = spec.claims("rollback") and spec.geometry.window is None
-    return plain and bool(_published(state))
+    return plain and bool(state.once(_published))
 
 
 def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """Into a published block, or back to where one begins: what is in it may be written over."""
-    seq = chooser.pick(_published(state))
+    seq = chooser.pick(state.once(_published))
     length, size = state.sequences[seq].length, spec.geometry.block_size
     published = facts_of(state).published
     last = max(i for i, block in enumerate(state.table(seq)) if block in published)
@@ -252,11 +254,11 @@ def _cut(state: State, spec: "Specification", chooser: Chooser) -> Operation:
 
 
 def _can_retire(state: State, spec: "Specification") -> bool:
-    return bool(_published(state))
+    return bool(state.once(_published))
 
 
 def _retire(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return spec.operation(call("free", seq=chooser.pick(_published(state))))
+    return spec.operation(call("free", seq=chooser.pick(state.once(_published))))
 
 
 def _reopened(state: State, spec: "Specification") -> list[int]:
@@ -274,12 +276,12 @@ def _reopened(state: State, spec: "Specification") -> list[int]:
 
 
 def _can_reopen(state: State, spec: "Specification") -> bool:
-    return bool(_reopened(state, spec))
+    return bool(state.once(_reopened, spec))
 
 
 def _go_on(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """To the end of the block, with other tokens or the same."""
-    seq = chooser.pick(_reopened(state, spec))
+    seq = chooser.pick(state.once(_reopened, spec))
     missing = -state.sequences[seq].length % spec.geometry.block_size
     return AppendTokens(seq, tuple(chooser.integer(0, 1) for _ in range(missing)))
 
