@@ -2,7 +2,7 @@
 
 import pytest
 from attrs import evolve
-from faults import first_of_its_own
+from faults import first_of_its_own, rehearsed
 from scopes import RandomChooser, allocate, begin, can_allocate, canonical, free, reached, scope
 
 from kvimpls.reference import Reference
@@ -107,10 +107,11 @@ def test_of_equal_contents_in_two_blocks_one_must_be_there():
     spec = small()
     before = (prompt(0, 0, 1), prompt(1, 0, 1), mark(0, 2), mark(1, 2), free(0), free(1))
     state = reached(spec, *before)
-    assert len(state.at().idle) == 2
-    assert [laws(spec, state, evict(2), value) for value in ("0 1", "0", "0 1 2")] == [
+    assert (len(state.at().idle), state.at().least_kept) == (2, 1)
+    assert [laws(spec, state, evict(2), value) for value in ("0 1", "0", "", "0 1 2")] == [
         [],
         [],
+        ["evict"],
         ["evict"],
     ]
 
@@ -164,6 +165,18 @@ def test_what_is_perhaps_cached_may_be_refused_or_taken():
     assert asked == ["OK", "LATER"]
 
 
+def test_but_not_both_of_them():
+    """One is cached, so that of two blocks only one can be had; without evict it stays so."""
+    spec = small(2, eviction="explicit")
+    before = (prompt(0, 0, 1), prompt(1, 0, 1), mark(0, 2), mark(1, 2), free(0), free(1))
+    state = reached(spec, *before)
+    outcomes = list(spec.choices(state, spec.operation(allocate(2, 3))))
+    assert [o.answer.kind for o in outcomes] == ["refused"]
+    assert list(spec.free_counts(state)) == [2]
+    uncounted = small(2, eviction="explicit", free_counts_cached=False)
+    assert list(uncounted.free_counts(reached(uncounted, *before))) == [0, 1]
+
+
 def test_a_published_block_that_a_window_leaves_is_not_taken_by_the_same_append():
     """It stays cached, so that the append needs another; one that was not published it may take."""
     spec = small(2, window=2, eviction="explicit", more=("window",))
@@ -178,6 +191,26 @@ class EvictsAnyway(EvictsOnRequest):
 
     def _fits(self, count):
         return Reference._fits(self, count)
+
+
+class TakesWhatItsWindowLeft(Reference):
+    """An append takes a published block that it has just let go of, though others are free."""
+
+    _left = ()
+
+    def _slide(self, seq, length):
+        was = list(self._supply.idle)
+        super()._slide(seq, length)
+        self._left = [block for block in self._supply.idle if block not in was]
+
+    def _take_one(self):
+        if not self._left:
+            return super()._take_one()
+        block = self._left.pop()
+        self._journal.remove(self._supply.idle, block)
+        self._unpublish(block)
+        self._count(block, +1)
+        return block
 
 
 class EvictsInUse(Reference):
@@ -224,6 +257,7 @@ class MostRecentFirst(Reference):
     ("make", "law"),
     [
         (EvictsAnyway, "eviction"),
+        (TakesWhatItsWindowLeft, "eviction"),
         (EvictsInUse, "evict"),
         (KeepsTheBlock, "conservation"),
         (KeepsTheContents, "prefix-sound"),
@@ -246,6 +280,62 @@ def test_eviction_cannot_be_claimed_without_a_prefix_cache():
 
     with pytest.raises(TargetError, match="claims eviction, which needs prefix"):
         target(Evicts)
+
+
+def test_an_order_is_not_promised_where_nothing_is_ever_evicted():
+    """With explicit eviction and no `evict` there is only the reset."""
+    with pytest.raises(ValueError, match="order lru promises nothing"):
+        scope(4, 2, capabilities=("core", "prefix"), eviction="explicit", order="lru")
+
+
+# ------------------------------------------------------------------------------ one release
+
+
+@pytest.mark.parametrize("make", [Reference, TorchPaged])
+def test_each_turn_of_a_batch_is_a_release(make):
+    """What the windows let go of is queued turn by turn, also where the head has the first."""
+    spec = target(make).specification(Geometry(8, 1, window=2))
+    last = rehearsed(
+        spec,
+        prompt(0, 0, 1),
+        mark(0, 2),
+        prompt(1, 0, 0),
+        mark(1, 2),
+        call("append_tokens", seq=1, tokens=(0,)),
+        call("append_batch", seqs=(0, 1), num_tokens=1),
+        evict(1),
+        make=make,
+    )
+    assert len(last.answer.blocks) == 1
+
+
+class CopiesWhatIsPublished(Reference):
+    """Who goes on inside a block that it has published gets another one, if there is one."""
+
+    def _to_copy(self, sequence, length):
+        shared = super()._to_copy(sequence, length)
+        more = [
+            index
+            for index in self._written(sequence, length)
+            if index not in shared and self._cached(sequence.blocks[index])
+        ]
+        need = len(shared) + len(more) + self._growth(sequence, length)
+        return sorted(shared + more) if need <= len(self._free) else shared
+
+
+def test_what_a_window_lets_go_of_and_a_copy_after_it_are_two_releases():
+    """The window's block is the older of the two, and the head of the other."""
+    spec = target(CopiesWhatIsPublished).specification(Geometry(8, 2, window=2))
+    last = rehearsed(
+        spec,
+        prompt(0, 0, 1, 0, 1, 0, 1),
+        mark(0, 6),
+        call("truncate", seq=0, num_tokens=5),
+        call("append_tokens", seq=0, tokens=(0,)),
+        evict(1),
+        make=CopiesWhatIsPublished,
+    )
+    assert len(last.answer.blocks) == 1
 
 
 # ------------------------------------------------------------------------------ the allocators

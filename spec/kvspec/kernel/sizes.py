@@ -54,7 +54,7 @@ class Sizes:
     def available(self, state: State, place: Place = DEVICE) -> int:
         """How many blocks of a place may be taken."""
         free = state.num_free(place)
-        return free - len(state.at(place).certain) if self.evicts_explicitly else free
+        return free - state.at(place).least_kept if self.evicts_explicitly else free
 
     def surely_available(self, state: State, place: Place = DEVICE) -> int:
         """How many of them can be taken whatever is in doubt."""
@@ -65,9 +65,10 @@ class Sizes:
         """The blocks that nobody uses and that cannot be taken for what is kept in them."""
         return state.at(place).certain if self.evicts_explicitly else frozenset()
 
-    def perhaps_kept(self, state: State, place: Place = DEVICE) -> frozenset[int]:
-        """The same, with those of which it is in doubt."""
-        return state.at(place).idle if self.evicts_explicitly else frozenset()
+    def kept_text(self, state: State, place: Place = DEVICE) -> str:
+        """How many blocks without a user are not free for what is kept in them, in a message."""
+        kept = state.num_free(place) - self.available(state, place)
+        return f" beside {kept} that only evict makes free" if kept else ""
 
     @derived
     def evicts_explicitly(self) -> bool:
@@ -82,7 +83,7 @@ class Sizes:
         most, at = state.num_free(place), state.at(place)
         if self.contract.free_counts_cached:
             return range(most, most + 1)
-        return range(most - len(at.idle), most - len(at.certain) + 1)
+        return range(most - len(at.idle), most - at.least_kept + 1)
 
     def least(self, past: History, group: int = 0) -> int:
         """The fewest blocks that a sequence with this history must hold in a group."""

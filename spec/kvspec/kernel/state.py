@@ -40,12 +40,14 @@ class Holder:
 
     `pins`: while it holds a block, nobody else may get it; what does not pin can be displaced.
     `counted`: it is a user of the block, so that a write by another user is preceded by a copy.
-    `doubtful`: the allocator may have given the blocks up, and nobody would have seen it.
+    `doubtful`: the allocator may have given the blocks up, and nobody would have seen it;
+    `one_of`: but not all of them.
     """
 
     pins: ClassVar[bool] = True
     counted: ClassVar[bool] = False
     doubtful: ClassVar[bool] = False
+    one_of: ClassVar[bool] = False
 
     place: Place = field(default=DEVICE, kw_only=True)
 
@@ -134,6 +136,16 @@ class Occupancy:
     def certain(self) -> frozenset[int]:
         """Those of the idle blocks that are surely kept."""
         return frozenset(block for block in self.idle if self.keeps_surely(block))
+
+    @derived
+    def least_kept(self) -> int:
+        """How many of the idle blocks are kept at least."""
+        all_idle: dict[Holder, bool] = {}
+        for block, holders in self.keeps.items():
+            for holder in holders:
+                if holder.one_of:
+                    all_idle[holder] = all_idle.get(holder, True) and block in self.idle
+        return len(self.certain) + sum(all_idle.values())
 
     def keeps_surely(self, block: int) -> bool:
         """Whether what can be displaced holds a block, and that is not in doubt."""

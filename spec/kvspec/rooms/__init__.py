@@ -143,6 +143,12 @@ def specification(
             f"what {' and '.join(sorted(odd))} mean for blocks that relocate is not specified: "
             "claim them without relocates"
         )
+    explicit = contract.eviction == "explicit" and "eviction" not in capabilities
+    if "prefix" in capabilities and explicit and contract.order == "lru":
+        raise ValueError(
+            "order lru promises nothing where eviction is explicit and evict is not claimed: "
+            "claim eviction, or leave the order out"
+        )
     rooms = tuple(r for r in ROOMS if r.capability in capabilities and r.applies(geometry))
     judged = {room.capability for room in rooms}
     laws = tuple(law for law in LAWS if law.capability in judged)

@@ -101,9 +101,10 @@ def _agrees(step: Step) -> str | None:
     free = sum(
         step.spec.available(step.before, place) for place in dict.fromkeys(step.before.places)
     )
+    kept = step.spec.kept_text(step.before)
     return (
-        f"{plural(operation.num_tokens, 'token')} take {needs}, {free} of "
-        f"{total} are free, and max_tokens is "
+        f"for {plural(operation.num_tokens, 'token')} it takes {needs}, {free} of "
+        f"{total} are free{kept}, and max_tokens is "
         f"{step.spec.geometry.max_tokens}: the answer is {' or '.join(right)}, not "
         f"{step.answer.value}."
     )

@@ -53,10 +53,10 @@ class Evict(Operation):
 
     def counts(self, state: State, spec: "Specification") -> range:
         """How many may be given up: what is perhaps no longer cached need not be counted."""
-        idle, certain = len(state.at().idle), len(state.at().certain)
+        idle, least = len(state.at().idle), state.at().least_kept
         if spec.contract.forgets:
             return range(idle + 1)
-        return range(min(self.num_blocks, certain), min(self.num_blocks, idle) + 1)
+        return range(min(self.num_blocks, least), min(self.num_blocks, idle) + 1)
 
     def effects(self, state: State, spec: "Specification", answer: Answer) -> Iterator[Event]:
         """What was in the blocks that are named is cached no more."""
@@ -163,7 +163,7 @@ ROOM = Room(
     operations=(Evict,),
     applies=ungrouped,
     proposals=(Proposal("evict", _worth_asking, _draw, weight=6),),
-    weight=2,
+    weight=3,
     wrong=_wrong,
     every=_every,
 )

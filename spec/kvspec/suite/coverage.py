@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from attrs import define, field, frozen
 
 from kvspec.geometry import Place
+from kvspec.kernel.events import Displaced
 from kvspec.kernel.room import Room
 from kvspec.kernel.state import TableOf
 from kvspec.kernel.step import Step
@@ -127,9 +128,9 @@ def _hit_in_use(step: Step) -> bool:
 
 
 def _eviction(step: Step) -> bool:
-    return step.done and any(
-        block in step.before.at(table.place).idle for table, _, block in step.taken
-    )
+    asked = any(isinstance(event, Displaced) for event in step.events)
+    idle = any(block in step.before.at(table.place).idle for table, _, block in step.taken)
+    return step.done and (asked or idle)
 
 
 def _in_flight(step: Step) -> bool:
@@ -183,7 +184,7 @@ BLOCKS = (
     Situation("copies and grows", "and the same call takes further blocks", _copies_and_grows),
     Situation("hit in free list", "cached contents that nobody used are found", _hit_in_free_list),
     Situation("hit in use", "cached contents that somebody uses are found", _hit_in_use),
-    Situation("eviction", "cached contents are given up for a block", _eviction),
+    Situation("eviction", "cached contents are given up, for a block or on request", _eviction),
     Situation("in flight", "a lease pins a block of a subject", _in_flight),
     Situation("window release", "an entry is released", _window_release),
     Situation("release fits", "it fits only by what it releases itself", _release_fits),

@@ -86,7 +86,8 @@ def _admission(step: Step) -> str | None:
         return None
     where = "" if expected.place == DEVICE else f" of the {expected.place}"
     balance = f"it needs {plural(expected.fresh, 'block')}{where}{_copies_needed(step)} and "
-    balance += f"{are(expected.available, 'block')} free"
+    kept = step.spec.kept_text(step.before, expected.place)
+    balance += f"{are(expected.available, 'block')} free{kept}"
     placement = step.spec.contract.placement
     if placement != "anywhere":
         sizes = ", ".join(str(len(run)) for run in runs(step.spec.free_blocks(step.before)))

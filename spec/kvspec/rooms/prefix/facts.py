@@ -26,11 +26,16 @@ from kvspec.kernel.events import (
     Started,
 )
 from kvspec.kernel.room import Names
-from kvspec.kernel.state import Holder, State
+from kvspec.kernel.state import Entries, Holder, State
 from kvspec.rooms.prefix.identity import Contents, Tokens, chain, key_name, marks
 
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
+
+Stamp = tuple[int, int]
+"""A step, and which of the releases in it."""
+
+_NEVER: Stamp = (2**62, 0)
 
 _MOST_LOST = 4
 """So many contents that were lost are remembered, to be asked for again."""
@@ -49,6 +54,17 @@ class DoubtfulCache(Holder):
 
     pins: ClassVar[bool] = False
     doubtful: ClassVar[bool] = True
+
+
+@frozen(cache_hash=True)
+class EqualCache(Holder):
+    """Blocks with equal contents that must be found: one of them is kept, and nobody sees which."""
+
+    pins: ClassVar[bool] = False
+    doubtful: ClassVar[bool] = True
+    one_of: ClassVar[bool] = True
+
+    contents: Contents
 
 
 @frozen
@@ -75,13 +91,14 @@ class Author:
 class Facts:
     """Who may publish what, which block was published as what, and since when it has no user.
 
-    `stamps` says by block in which step its last holder let go of it.
+    `stamps` says by block in which step its last holder let go of it, and in which release of that
+    step.
     """
 
     authors: Mapping[int, Author] = field(factory=dict)
     published: Mapping[int, Contents] = field(factory=dict)
     doubtful: frozenset[Contents] = frozenset()
-    stamps: Mapping[int, int] = field(factory=dict)
+    stamps: Mapping[int, Stamp] = field(factory=dict)
     lost: tuple[Contents, ...] = ()
 
     def blocks_of(self, contents: Contents) -> Sequence[int]:
@@ -122,10 +139,13 @@ class Facts:
         }
         return Facts(authors=authors, lost=self._lost(*dict.fromkeys(self.published.values())))
 
-    def evicted_first(self, block: int) -> tuple[int, int, int]:
+    def since(self, block: int) -> Stamp:
+        """When its last holder let go of it; later than anything where it has holders."""
+        return self.stamps.get(block, _NEVER)
+
+    def evicted_first(self, block: int) -> tuple[Stamp, int, int]:
         """Orders cached blocks as they are given up: longest without a user, tail before head."""
-        never = 2**62
-        return self.stamps.get(block, never), self.published[block].last_first, block
+        return self.since(block), self.published[block].last_first, block
 
 
 def facts_of(state: State) -> Facts:
@@ -133,6 +153,11 @@ def facts_of(state: State) -> Facts:
     facts = state.slices["prefix"]
     assert isinstance(facts, Facts)
     return facts
+
+
+def surely_kept(contents: Contents, facts: Facts, spec: "Specification") -> bool:
+    """Whether contents that are published must be found."""
+    return contents not in facts.doubtful and not spec.contract.forgets
 
 
 def known(state: State, seq: int) -> tuple[int, ...]:
@@ -148,12 +173,12 @@ def matters(state: State, names: Names) -> Hashable:
         (names.seq(seq), one.tokens, one.name, one.mark, one.publishes, one.prompted)
         for seq, one in facts.authors.items()
     )
-    ranks = {stamp: rank for rank, stamp in enumerate(sorted(set(facts.stamps.values())))}
+    ranks = {step: rank for rank, step in enumerate(sorted({s for s, _ in facts.stamps.values()}))}
 
-    def told(block: int) -> tuple[int, Tokens, str, bool]:
+    def told(block: int) -> tuple[Stamp, Tokens, str, bool]:
         contents, stamp = facts.published[block], facts.stamps.get(block)
-        rank = -1 if stamp is None else ranks[stamp]
-        return rank, contents.tokens, contents.name, contents in facts.doubtful
+        since = (-1, 0) if stamp is None else (ranks[stamp[0]], stamp[1])
+        return since, contents.tokens, contents.name, contents in facts.doubtful
 
     cached = sorted((told(block), names.known(DEVICE, block), block) for block in facts.published)
     return tuple(authors), tuple((names.block(DEVICE, block), about) for about, _, block in cached)
@@ -307,26 +332,41 @@ def _settled(state: State, event: Settled, spec: "Specification") -> State:
         return state
     for block in _gone(facts, state, before, spec):
         facts = facts.losing(block)
-    held = state.at().held
-    stamps = {
-        block: facts.stamps.get(block, state.clock)
-        for block in facts.published
-        if block not in held
-    }
-    facts = evolve(facts, stamps=stamps)
-    in_order = sorted(facts.published, key=facts.evicted_first)
-    # Of several blocks with the same contents only one need be known, and nobody sees which.
+    facts = evolve(facts, stamps=_stamps(facts, state, before))
+    holds = {h: blocks for h, blocks in state.holds.items() if not isinstance(h, EqualCache)}
+    kept: dict[Holder, Entries] = {CacheOf(): (), DoubtfulCache(): ()}
     many = Counter(facts.published.values())
-    doubtful = [
-        block
-        for block in in_order
-        if spec.contract.forgets
-        or (contents := facts.published[block]) in facts.doubtful
-        or many[contents] > 1
-    ]
-    certain = tuple(block for block in in_order if block not in doubtful)
-    holds = {**state.holds, CacheOf(): certain, DoubtfulCache(): tuple(doubtful)}
-    return state.having(holds=holds).with_slice("prefix", facts)
+    for block in sorted(facts.published, key=facts.evicted_first):
+        contents = facts.published[block]
+        holder: Holder = CacheOf() if many[contents] == 1 else EqualCache(contents)
+        if not surely_kept(contents, facts, spec):
+            holder = DoubtfulCache()
+        kept[holder] = (*kept.get(holder, ()), block)
+    return state.having(holds={**holds, **kept}).with_slice("prefix", facts)
+
+
+def _stamps(facts: Facts, state: State, before: State) -> dict[int, Stamp]:
+    """When each cached block without a user was let go of.
+
+    In one step there may be several releases: the turns of a batch, or what a window lets go of
+    and a copy after it. Which of them was first is not seen.
+    """
+    held, was = state.at().held, before.at()
+    stamps: dict[int, Stamp] = {}
+    releases: dict[Hashable, int] = {}
+    for block in facts.published:
+        if block in held:
+            continue
+        holders: tuple[Holder, ...] = (*was.users.get(block, ()), *was.pins.get(block, ()))
+        release: Hashable = block
+        if len(holders) == 1:
+            [holder] = holders
+            at = before.holds[holder].index(block)
+            entry = state.holds.get(holder, ())[at : at + 1]
+            release = holder, entry == (None,), bool(entry)
+        known = facts.stamps.get(block)
+        stamps[block] = known or (state.clock, releases.setdefault(release, len(releases)))
+    return stamps
 
 
 def _gone(facts: Facts, state: State, before: State, spec: "Specification") -> list[int]:

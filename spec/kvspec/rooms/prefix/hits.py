@@ -8,7 +8,7 @@ from attrs import frozen
 from kvspec.contract import History
 from kvspec.geometry import whole_blocks
 from kvspec.kernel.state import State
-from kvspec.rooms.prefix.facts import facts_of
+from kvspec.rooms.prefix.facts import facts_of, surely_kept
 from kvspec.rooms.prefix.identity import Contents, Tokens, chain
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def found(
     run = list(chain(tokens if most is None else tokens[:most], key, size))
     may = [bool(facts.blocks_of(contents)) for contents in run]
     must = [
-        there and contents not in facts.doubtful and not spec.contract.forgets
+        there and surely_kept(contents, facts, spec)
         for there, contents in zip(may, run, strict=True)
     ]
     return Found(must=_longest(must, spec, 0), may=_longest(may, spec, -1))
@@ -91,7 +91,7 @@ def hits(state: State, spec: "Specification", tokens: Tokens, key: Any) -> Itera
 
 def _revived(state: State, spec: "Specification", contents: Contents) -> tuple[int, int]:
     """Whether a block with these contents is taken out of the free ones: at least, at most."""
-    blocks, held = facts_of(state).blocks_of(contents), state.at().held
-    least = all(b not in held and b not in spec.surely_kept(state) for b in blocks)
-    most = any(b not in held and b not in spec.perhaps_kept(state) for b in blocks)
-    return int(least), int(most)
+    free = [block not in state.at().held for block in facts_of(state).blocks_of(contents)]
+    if spec.evicts_explicitly:  # what is kept is not among those that may be taken
+        return int(all(free) and not surely_kept(contents, facts_of(state), spec)), 0
+    return int(all(free)), int(any(free))

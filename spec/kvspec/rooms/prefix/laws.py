@@ -10,9 +10,9 @@ from kvspec.kernel.perturb import other_asked, other_blocks, other_number, other
 from kvspec.kernel.state import State
 from kvspec.kernel.step import Step
 from kvspec.rooms.prefix import witnesses
-from kvspec.rooms.prefix.facts import CacheOf, Facts, facts_of
+from kvspec.rooms.prefix.facts import CacheOf, Facts, facts_of, surely_kept
 from kvspec.rooms.prefix.hits import Found, found, usable
-from kvspec.rooms.prefix.identity import Tokens, chain, key_name, marks
+from kvspec.rooms.prefix.identity import Contents, Tokens, chain, key_name, marks
 from kvspec.rooms.prefix.operations import AllocatePrompt, Lookup
 
 # ------------------------------------------------------------------------------ what is found
@@ -167,15 +167,31 @@ def _handed_out(step: Step) -> int:
 
 
 def _evicted(step: Step) -> list[int]:
-    """The unused blocks that were given up, or handed out for something else.
+    """The blocks of contents that had to be found, and that were given up or taken as a whole.
 
-    Only those that were the last with their contents.
+    One block of each; not those that somebody still uses, which are for other laws.
     """
-    before, after = facts_of(step.before), facts_of(step.after)
-    left = set(after.published.values())
+    before, left = facts_of(step.before), set(facts_of(step.after).published.values())
     gone = {block for table, _, block in step.taken if table.place.tier == "device"}
     gone.update(event.block for event in step.events if isinstance(event, Displaced))
-    return sorted(b for b in _idle(step.before) & gone if before.published[b] not in left)
+    given_up: dict[Contents, int] = {}
+    for block in sorted(gone.intersection(before.published)):
+        contents = before.published[block]
+        if contents not in left and surely_kept(contents, before, step.spec):
+            alike = before.blocks_of(contents)
+            if all(other in gone and _unused(step, other) for other in alike):
+                given_up.setdefault(contents, block)
+    return sorted(given_up.values())
+
+
+def _unused(step: Step, block: int) -> bool:
+    """Whether nobody had a block when it was taken: also who had it let go of it in this step."""
+    at, after = step.before.at(), step.after.holds
+    return block not in at.pins and not any(
+        was == block == now
+        for user in at.users.get(block, ())
+        for was, now in zip(step.before.entries(user), after.get(user, ()), strict=False)
+    )
 
 
 def _takes_from_cache(step: Step) -> bool:
@@ -183,7 +199,7 @@ def _takes_from_cache(step: Step) -> bool:
 
 
 def _takes(step: Step) -> bool:
-    return step.done and bool(step.before.at().idle) and _handed_out(step) > 0
+    return step.done and bool(step.before.at().keeps) and _handed_out(step) > 0
 
 
 def _uncached(step: Step) -> int:
@@ -212,16 +228,16 @@ def _eviction(step: Step) -> str | None:
     evicted, taken, uncached = _evicted(step), _handed_out(step), _uncached(step)
     if step.spec.evicts_explicitly and evicted:
         return (
-            f"{plural(taken, 'block')} were handed out, and the cached contents of "
-            f"{blocks_text(evicted)} were given up for that; the contract says that only evict "
-            "and reset_prefix_cache give up any."
+            f"the cached contents of {blocks_text(evicted)} were given up for "
+            f"{plural(taken, 'block')} that the call takes, and under this contract what takes "
+            "blocks gives up none."
         )
     allowed = max(0, taken - uncached)
     if len(evicted) <= allowed:
         return None
     return (
-        f"{plural(taken, 'block')} were handed out and {uncached} other free ones were to be "
-        f"had, so the cached contents of {allowed} may be given up at most; those of "
+        f"the call takes {plural(taken, 'block')}, and {plural(uncached, 'other free block')} "
+        f"could be had, so the cached contents of {allowed} may be given up at most; those of "
         f"{blocks_text(evicted)} were."
     )
 
@@ -239,6 +255,8 @@ def _order(step: Step) -> str | None:
     # What was taken for its contents was not there to be given up.
     facts, kept = facts_of(step.before), _idle(step.before) & _idle(step.after)
     for block in _evicted(step):
+        if len(facts.blocks_of(facts.published[block])) > 1:
+            continue  # which of them was the one that was cached is not seen
         for other in sorted(kept):
             why = _should_go_first(facts, other, block)
             if why:
@@ -251,12 +269,13 @@ def _order(step: Step) -> str | None:
 
 def _should_go_first(facts: Facts, block: int, other: int) -> str | None:
     """Why `block` must be given up before `other`, if it must."""
-    since, others = facts.stamps[block], facts.stamps[other]
-    if since < others:
-        return f"which has had no user since step {since}, and the other since step {others}"
+    since, others = facts.since(block), facts.since(other)
+    if since[0] < others[0]:
+        when = "this one" if other not in facts.stamps else f"step {others[0]}"
+        return f"which has had no user since step {since[0]}, and the other since {when}"
     ours, theirs = facts.published[block], facts.published[other]
     if since == others and ours != theirs and ours.follows(theirs):
-        return "which is further down the same chain, and became free in the same step"
+        return "which is further down the same chain, and was let go of together with it"
     return None
 
 
@@ -291,7 +310,8 @@ LAWS = (
     Law(
         "eviction",
         "prefix",
-        "No more cached contents are given up than blocks are short.",
+        "No more cached contents are given up than blocks are short; none, where eviction is "
+        "explicit.",
         "ROCm/ATOM#902, jjang-ai/vmlx#68",
         _takes_from_cache,
         _eviction,
