@@ -416,7 +416,8 @@ def the_texts_picture() -> str:
     for number in range(100):
         chooser = Seeded(Random(number))
         spec = tested.specification(generation.geometry(chooser, tested.contract, tested.rooms))
-        mix = tuple((p, 1) for p in spec.proposals() if p.name in ("allocate", "free"))
+        few = (p for p in spec.proposals() if p.name in ("allocate", "free"))
+        mix = generation.Mix(tuple((p, 1) for p in few))
         session = Session(kind, spec, name)
         while session.state.clock < 40 and not session.breaches:
             session.perform(generation.operation(chooser, mix, session.state, spec))

@@ -135,7 +135,7 @@ def test_episodes_are_of_every_kind():
     assert {(e.sparse, e.faulty) for e in episodes} == {
         (sparse, faulty) for sparse in (True, False) for faulty in (None, 0, 12)
     }
-    assert len({tuple(p.name for p, _ in e.mix) for e in episodes}) > 50
+    assert len({tuple(p.name for p, _ in e.mix.proposals) for e in episodes}) > 50
     assert len({e.session.spec.geometry for e in episodes}) > 40
 
 

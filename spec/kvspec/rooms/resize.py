@@ -207,6 +207,22 @@ def _draw(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     return Resize(chooser.pick((*sizes, *[n for n in overlooked if n in sizes] * 4)))
 
 
+def _last_in_flight(state: State) -> int:
+    """The size that leaves out the last held block where no table has it; 0 where one does."""
+    at, start = state.at(), state.blocks().start
+    last = max(at.held, default=-1)
+    return last - start if last in at.pinned_only else 0
+
+
+def _can_cut_off(state: State, spec: "Specification") -> bool:
+    return _last_in_flight(state) in _sizes(state, spec)
+
+
+def _cut_off(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """Just what is in flight would be beyond the new end: no table says that it is in use."""
+    return Resize(_last_in_flight(state))
+
+
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
     return [Resize(odd) for odd in (0, *ODD_LENGTHS)]
 
@@ -221,7 +237,10 @@ ROOM = Room(
     laws=LAWS,
     applies=ungrouped,
     operations=(Resize,),
-    proposals=(Proposal("resize", _can_resize, _draw, weight=2),),
+    proposals=(
+        Proposal("resize", _can_resize, _draw, weight=2),
+        Proposal("cut_off", _can_cut_off, _cut_off, weight=8),
+    ),
     wrong=_wrong,
     every=_every,
 )

@@ -299,7 +299,6 @@ def _draw_out(state: State, spec: "Specification", chooser: Chooser) -> Operatio
         seq
         for seq in ids
         if state.sequences[seq].length % size
-        or None in state.table(seq)
         or any(
             block in occupancy.pins or len(occupancy.users[block]) > 1
             for block in _present(state.table(seq))
@@ -308,12 +307,26 @@ def _draw_out(state: State, spec: "Specification", chooser: Chooser) -> Operatio
     return SwapOut(chooser.pick((*ids, *delicate, *delicate)))
 
 
+def _slid(state: State, seqs: Sequence[int]) -> list[int]:
+    """Those of which entries were released: these need no block, neither there nor here."""
+    return [seq for seq in seqs if None in state.table(seq)]
+
+
+def _some_slid(state: State, spec: "Specification") -> bool:
+    return bool(_slid(state, live(state)))
+
+
+def _draw_slid_out(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    return SwapOut(chooser.pick(_slid(state, live(state))))
+
+
 def _some_away(state: State, spec: "Specification") -> bool:
     return bool(_away(state))
 
 
 def _draw_in(state: State, spec: "Specification", chooser: Chooser) -> Operation:
-    return SwapIn(chooser.pick(_away(state)))
+    away = _away(state)
+    return SwapIn(chooser.pick((*away, *_slid(state, away) * 3)))
 
 
 def _can_fill(state: State, spec: "Specification") -> bool:
@@ -322,10 +335,12 @@ def _can_fill(state: State, spec: "Specification") -> bool:
 
 def _draw_fill(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """Another sequence, which leaves just the blocks for one to come back, or one too few."""
-    seq, size = chooser.pick(_away(state)), spec.geometry.block_size
+    away, size = _away(state), spec.geometry.block_size
+    slid = _slid(state, away)
+    seq = chooser.pick((*away, *slid * 3))
     spare = spec.available(state) - len(_present(state.table(seq)))
     most = spec.geometry.max_tokens
-    tokens = max(0, spare + chooser.pick((1, 1, 0))) * size
+    tokens = max(0, spare + chooser.pick((0, 0, 1) if seq in slid else (1, 1, 0))) * size
     tokens = tokens if most is None else min(tokens, most)
     return spec.operation(call("allocate", seq=chooser.pick(new_ids(state)), num_tokens=tokens))
 
@@ -398,6 +413,7 @@ ROOM = Room(
     guard=_guard,
     proposals=(
         Proposal("swap_out", some_live, _draw_out),
+        Proposal("slid_out", _some_slid, _draw_slid_out, weight=4),
         Proposal("swap_in", _some_away, _draw_in, weight=4),
         Proposal("fill", _can_fill, _draw_fill, weight=3),
         Proposal("not_resident", _may_be_wrong, _draw_not_resident, weight=2),

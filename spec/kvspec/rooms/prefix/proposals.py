@@ -185,6 +185,23 @@ def _publish(state: State, spec: "Specification", chooser: Chooser) -> Operation
     return MarkWritten(seq, chooser.pick((length, length, length, whole, max(0, whole - 1))))
 
 
+def _written_unpublished(state: State, spec: "Specification") -> list[int]:
+    """Those that have written what they would publish, as after they were swapped in."""
+    sequences = state.sequences
+    return [s for s in state.once(_publishing, spec) if sequences[s].written == sequences[s].length]
+
+
+def _can_fork_first(state: State, spec: "Specification") -> bool:
+    can = spec.claims("sharing") and room_for_another(state, spec)
+    return can and bool(state.once(_written_unpublished, spec))
+
+
+def _fork_first(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """A fork of what is not published yet: either side may be the one that does it."""
+    parent = chooser.pick(state.once(_written_unpublished, spec))
+    return spec.operation(call("fork", parent=parent, child=chooser.pick(new_ids(state))))
+
+
 def _outgrowing(state: State, spec: "Specification") -> dict[int, int]:
     """By how many tokens a sequence grows towards where its window leaves an unpublished block.
 
@@ -332,6 +349,7 @@ PROPOSALS = (
     Proposal("append_tokens", some_live, _append, weight=2),
     Proposal("mark_written", _can_mark, _mark),
     Proposal("publish", _can_publish, _publish, urgent=True),
+    Proposal("fork_first", _can_fork_first, _fork_first, weight=4),
     Proposal("outgrow", _can_outgrow, _outgrow, urgent=True),
     Proposal("lookup", _worth_asking, _ask),
     Proposal("retire", _can_retire, _retire, weight=3),
