@@ -59,7 +59,7 @@ def test_the_versions_agree() -> None:
     recorded = {engine.engine: engine.version for engine in ALL}
     assert recorded["transformers"] in extras["transformers"]
     assert {name: v for name, v in recorded.items() if name != "transformers"} == FETCHED
-    modules = [path.read_text("utf-8") for path in ADAPTERS.glob("*.py")]
+    modules = [path.read_text("utf-8") for path in ADAPTERS.rglob("*.py")]
     for name, version in FETCHED.items():
         assert str(extras[name]) == f"=={version}"
         [adapter] = [text for text in modules if re.search(rf'engine\(\s*"{name}"', text)]
