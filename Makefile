@@ -76,6 +76,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # The small engines, without the servers that they depend on. One that cannot be had is no reason to
 # stop: its rows read "not installed", its tests are skipped, and the next `make` tries again.
 $(FETCHED): $(INSTALLED) impls/kvimpls/adapters/fetch.py
+	@mkdir -p $(@D)
 	@if $(BIN)/python -m kvimpls.adapters.fetch $(SMALL); then touch $@; \
 	else echo "make: the engines named above are left out for now; the next make tries again"; fi
 

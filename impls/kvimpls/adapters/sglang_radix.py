@@ -224,6 +224,8 @@ class PagedAllocator:
             raise self._refusal(total)
         for request, new in batch:
             kv, slots_of_one = request.kv, slots[: len(new)]
+            if not request.origin_input_ids:  # no request is without tokens: these are its prompt
+                request.origin_input_ids.extend(new)
             slots = slots[len(new) :]
             start, end = kv.kv_allocated_len, kv.kv_allocated_len + len(new)
             self.pool.write((kv.req_pool_idx, slice(start, end)), slots_of_one.int())
