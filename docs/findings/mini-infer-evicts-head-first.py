@@ -1,9 +1,10 @@
-"""mini-infer 0.2.5: evict_lru gives up the head of a prompt before its tail, which then cannot be found.
+"""mini-infer 0.2.5: evict_lru gives up the head of a prompt first; its tail is not found any more.
 
-`insert_prefix_block` and `match_prefix` stamp the blocks of one prompt from its head on, so that the
-head has the oldest stamp and goes first. `match_prefix` looks from the head on and stops at the
-first block that is missing: one eviction loses the whole prompt, while all the other blocks stay
-taken by contents that nobody finds, until each has been evicted too. Hits are lost, no contents.
+`insert_prefix_block` and `match_prefix` stamp the blocks of a prompt one by one from its head on,
+so that the head has the oldest stamp and goes first. `match_prefix` looks from the head on, and
+stops at the first block that is missing: one eviction loses the whole prompt, while the other
+blocks stay taken by contents that nobody finds, until each has been evicted too. Hits are lost, no
+contents.
 
 Only through the public API: the engine itself never evicts (see mini-infer-cache-never-yields).
 """

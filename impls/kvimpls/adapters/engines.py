@@ -32,7 +32,7 @@ def folder(distribution: str, version: str) -> Path:
     Raises `ModuleNotFoundError` where it is not installed, so that a matrix can say so; an adapter
     follows the code of one version, and another is as good as none.
     """
-    here = {}
+    here: dict[str, None] = {}
     for path in ([str(unpacked() / distribution)], sys.path):
         for found in distributions(name=distribution, path=path):
             if found.version == version:

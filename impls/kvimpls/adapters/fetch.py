@@ -46,7 +46,15 @@ def fetch(distribution: str, version: str) -> Path:
     place = unpacked() / distribution
     unpacked().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=unpacked()) as downloads:
-        asked = ["download", "-q", "--retries=1", "--no-deps", "--only-binary=:all:", "-d", downloads]
+        asked = [
+            "download",
+            "-q",
+            "--retries=1",
+            "--no-deps",
+            "--only-binary=:all:",
+            "-d",
+            downloads,
+        ]
         command = [sys.executable, "-m", "pip", *asked, f"{distribution}=={version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = sorted(Path(downloads).glob("*.whl"))

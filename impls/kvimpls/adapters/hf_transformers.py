@@ -103,8 +103,8 @@ class PagedCache:
     `position_offset` is the length in tokens. The engine's refusals are raised as `OutOfBlocks`;
     all else that it raises comes through as it is.
 
-    Source: transformers 5.24.0, generation/continuous_batching: cache.py, cache_allocators/ and, for
-    the calls' surroundings, scheduler.py, input_outputs.py and continuous_api.py.
+    Source: transformers 5.24.0, generation/continuous_batching: cache.py, cache_allocators/ and,
+    for the calls' surroundings, scheduler.py, input_outputs.py and continuous_api.py.
     """
 
     contract = Contract(

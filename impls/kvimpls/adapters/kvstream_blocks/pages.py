@@ -231,7 +231,7 @@ class PagesAskingBeforeSwap(CopyingPages):
 
     def swap_out(self, seq: int) -> list[Copy]:
         """Swap `seq` out if `can_allocate(device="cpu")` says that it fits."""
-        if seq not in self.waiting:
-            if not self.manager.can_allocate(self._length(seq), device="cpu"):
-                raise OutOfBlocks(f"{self.num_free_host_blocks()} host pages are free")
+        tokens = 0 if seq in self.waiting else self._length(seq)
+        if tokens and not self.manager.can_allocate(tokens, device="cpu"):
+            raise OutOfBlocks(f"{self.num_free_host_blocks()} host pages are free")
         return super().swap_out(seq)
