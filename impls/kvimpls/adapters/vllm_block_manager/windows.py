@@ -100,9 +100,7 @@ class WindowTables:
         if geometry.max_tokens is not None or geometry.num_host_blocks or geometry.block_size > 1:
             raise UnsupportedGeometry(f"one token a block, no bound and no host: {geometry}")
         self.keep = None if geometry.window is None else geometry.window - 1
-        self.allocator = CpuGpuBlockAllocator.create(
-            "naive", geometry.num_blocks + 1, 0, 1
-        )
+        self.allocator = CpuGpuBlockAllocator.create("naive", geometry.num_blocks + 1, 0, 1)
         self.null = self.allocator.allocate_or_get_null_block()
         self.tables: dict[int, Any] = {}  # as SelfAttnBlockSpaceManager.block_tables
 
