@@ -168,7 +168,7 @@ class PreemptedPrefixCache(PatientPrefixCache):
         self.preempted.discard(seq)
 
     def _grow(self, seq: int, tokens: Any) -> None:
-        if seq in self.preempted:
+        if seq in self.preempted and len(tokens):
             self._admit(seq)
             self.preempted.discard(seq)
         try:
