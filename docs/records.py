@@ -23,8 +23,8 @@ MEASURED = DOCS / "data" / "wild.json"
 
 REACH = {
     "scheduler": "The engine's own scheduler or loop comes there: the script runs it.",
-    "scheduler's calls": "The calls are those of the engine's scheduler or loop, in its order, which "
-    "as a whole was not run into it.",
+    "scheduler's calls": "The calls are those of the engine's scheduler or loop, in its order; as "
+    "a whole that was not run into it.",
     "public API": "Through the public API: no code of the engine was seen to call it so.",
 }
 """How a finding is reached, and what that means."""
