@@ -21,6 +21,14 @@ FINDINGS = DOCS / "findings"
 MEASURED = DOCS / "data" / "wild.json"
 """The report of `kvspec check --engines`, without its traces."""
 
+REACH = {
+    "scheduler": "The engine's own scheduler or loop comes there: the script runs it.",
+    "scheduler's calls": "The calls are those of the engine's scheduler or loop, in its order; as "
+    "a whole that was not run into it.",
+    "public API": "Through the public API: no code of the engine was seen to call it so.",
+}
+"""How a finding is reached, and what that means."""
+
 WIDTH = 96
 """Columns of a trace on the page."""
 
@@ -84,16 +92,12 @@ def _paragraphs(text: str) -> str:
 def _finding(finding: Finding) -> str:
     command = f"kvspec check {finding.target}"
     command += f" --contract {finding.contract}" if finding.contract else ""
-    reach = {
-        "scheduler": "The engine's own scheduler or loop comes there.",
-        "public API": "Through the public API; the engine's own scheduler was not run into it.",
-    }[finding.reach]
     told = as_text(load(finding.trace), width=WIDTH)
     script = f"findings/{finding.slug}.py"
     return "\n\n".join(
         (
             f"#### {finding.title}",
-            f"`{command}`: **{finding.law}**. {reach}",
+            f"`{command}`: **{finding.law}**. {REACH[finding.reach]}",
             _paragraphs(finding.why),
             f"```text\n{told.rstrip()}\n```",
             f"Without kvspec: [`python docs/{script}`]({script})",

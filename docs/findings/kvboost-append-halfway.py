@@ -4,8 +4,8 @@
 all goes well. Where `BlockAllocator.allocate` raises half way, nobody knows the blocks that were
 taken. If the first was the copy of a shared block, the count of that one is lowered already, while
 the caller's table still has it: freed by both owners it is on the free list twice, and two
-sequences get it. Only through the public API: `CPUPagedEngine._decode_with_kv` runs through this
-function, but `generate` does not reach it (see kvboost-cached-prompt-kept).
+sequences get it. The engine's loop, `CPUPagedEngine._decode_with_kv`, calls this function and asks
+for no room before; in this version `generate` does not reach it (see kvboost-cached-prompt-kept).
 """
 
 import os

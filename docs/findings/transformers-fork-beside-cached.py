@@ -8,9 +8,10 @@ are a bonus, never worth starving live requests"). Here nobody calls it, so that
 all blocks but the last could be shared go to the waiting queue, to be prefilled from scratch.
 Nothing is lost but work and time.
 
-Reached through the engine's own scheduler: for a request with `num_return_sequences`, beside what
-earlier requests left cached. A scheduler with a safety margin (the FIFO one has 15%) evicts when
-less than that is free, and so forks into what that leaves: here 4 of 20 blocks, for 7 children.
+It takes a request with `num_return_sequences`, beside what earlier requests left cached. The
+scheduler is run here, and the part of `update_batch` that forks is called by itself. A scheduler
+with a safety margin (the FIFO one has 15%) evicts when less than that is free, and so forks into
+what that leaves: here 4 of 20 blocks, for 7 children.
 
 Needed is transformers==5.24 with torch; no weights: the forward pass is left out.
 """

@@ -5,17 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvspec import Geometry, InvalidLength, OutOfBlocks, SequenceExists, UnknownSequence
+from kvspec import Geometry, OutOfBlocks
 
 pytest.importorskip("torch", reason="torch is an extra")
 try:
-    from kvimpls.adapters.bllm_blocks import (
-        ContiguousSequences,
-        LimitedRequests,
-        PlacedRequests,
-        Requests,
-        Sequences,
-    )
+    from kvimpls.adapters.bllm_blocks.paged import ContiguousSequences, Sequences
+    from kvimpls.adapters.bllm_blocks.scheduled import FixedRequests, PlacedRequests, Requests
 except ModuleNotFoundError as error:
     pytest.skip(f"{error}: python -m kvimpls.adapters.fetch", allow_module_level=True)
 
@@ -133,20 +128,19 @@ def test_the_table_is_a_snapshot(kind: type) -> None:
     assert len(cache.block_table(0)) == held
 
 
-def test_what_no_caller_of_the_engine_can_do_is_refused() -> None:
-    """Ids in use or unknown, and lengths that no list has, change nothing."""
-    cache = LimitedRequests(Geometry(6, 1, max_tokens=3))
-    cache.allocate(0, 1)
+def test_a_request_that_asks_for_a_fixed_number_of_tokens_ends_there() -> None:
+    """It has blocks for its prompt and a block's tokens more; a refusal changes nothing."""
+    cache = FixedRequests(GEOMETRY)
+    cache.allocate(0, 5)
+    assert len(cache.block_table(0)) == 3
+    cache.append(0, 4)
     before = repr(cache)
-    for error, call in [
-        (SequenceExists, lambda: cache.allocate(0, 1)),
-        (InvalidLength, lambda: cache.allocate(1, -1)),
-        (InvalidLength, lambda: cache.allocate(1, 1.5)),
-        (InvalidLength, lambda: cache.append(0, 3)),
-        (UnknownSequence, lambda: cache.append(1, 1)),
-        (UnknownSequence, lambda: cache.free(1)),
-        (UnknownSequence, lambda: cache.block_table(1)),
-    ]:
-        with pytest.raises(error):
-            call()
-        assert repr(cache) == before
+    with pytest.raises(OutOfBlocks):
+        cache.append(0, 1)
+    assert repr(cache) == before
+
+
+def test_what_the_engine_raises_comes_through() -> None:
+    """A prompt within `max_seq_len`, whose new tokens are not: no answer of the interface."""
+    with pytest.raises(ValueError, match="logical block"):
+        FixedRequests(GEOMETRY).allocate(0, 12)

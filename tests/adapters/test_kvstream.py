@@ -10,18 +10,20 @@ try:
 except ModuleNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-from kvimpls.adapters.kvstream_blocks import (
-    ExpiringPrefixPages,
-    FilledPrefixPages,
+from kvimpls.adapters.kvstream_blocks.pages import (
+    CopyingPages,
     Pages,
     PagesAskingBeforeSwap,
     PagesFromFirstToken,
+)
+from kvimpls.adapters.kvstream_blocks.prefix import (
+    ExpiringPrefixPages,
+    FilledPrefixPages,
     PrefixPages,
-    StreamingPages,
 )
 
 GEOMETRY = Geometry(4, 4, num_host_blocks=3)
-PLAIN = [Pages, PagesFromFirstToken, PagesAskingBeforeSwap, StreamingPages]
+PLAIN = [Pages, PagesFromFirstToken, CopyingPages, PagesAskingBeforeSwap]
 PREFIX = [PrefixPages, FilledPrefixPages, ExpiringPrefixPages]
 
 
@@ -48,9 +50,18 @@ def test_a_refusal_is_out_of_blocks_and_changes_nothing(make: type[Pages], token
     assert repr(pages) == before
 
 
-def test_a_write_into_a_shared_page_is_preceded_by_the_engine_s_copy() -> None:
-    """`cow_write` is the writer's call, and its copy is reported."""
+def test_a_write_into_a_shared_page_is_in_place_as_in_the_engine() -> None:
+    """`generate` calls `append_slot` and nothing else."""
     pages = Pages(GEOMETRY)
+    pages.allocate(0, 5)
+    pages.fork(0, 1)
+    assert pages.append(1, 1) == []
+    assert pages.block_table(0) == pages.block_table(1)
+
+
+def test_a_careful_caller_has_a_shared_page_copied_before_it_writes() -> None:
+    """`cow_write` is the writer's call, and its copy is reported."""
+    pages = CopyingPages(GEOMETRY)
     pages.allocate(0, 5)
     pages.fork(0, 1)
     (copy,) = pages.append(1, 1)

@@ -5,13 +5,14 @@ import pytest
 from kvspec import Copy, Geometry, OutOfBlocks
 
 try:
-    from kvimpls.adapters.lmdeploy_pytorch import (
-        AheadWindowBlockManager,
-        BlockManager,
-        LeasedBlockManager,
+    from kvimpls.adapters.lmdeploy_pytorch.managers import BlockManager, LeasedBlockManager
+    from kvimpls.adapters.lmdeploy_pytorch.prefix import (
         PatientPrefixCache,
         PreemptedPrefixCache,
         PrefixCache,
+    )
+    from kvimpls.adapters.lmdeploy_pytorch.windows import (
+        AheadWindowBlockManager,
         WindowBlockManager,
     )
 except ModuleNotFoundError as missing:

@@ -11,14 +11,14 @@ pytest.importorskip("torch", reason="torch is an extra")
 for library in ("cbor2", "msgspec"):
     pytest.importorskip(library, reason="vllm's own requirements are not installed")
 try:
-    from kvimpls.adapters import vllm_v1
+    from kvimpls.adapters.vllm_v1 import managers, pools
 except ModuleNotFoundError as missing:
     pytest.skip(f"{missing}", allow_module_level=True)
 
 GEOMETRY = Geometry(6, 4)
-MANAGERS = [vllm_v1.Manager, vllm_v1.WindowManager, vllm_v1.HybridManager]
-CACHING = [vllm_v1.Manager, vllm_v1.WindowManager, vllm_v1.CachingPool]
-ALL = [*MANAGERS, vllm_v1.Pool, vllm_v1.CachingPool]
+MANAGERS = [managers.Manager, managers.WindowManager, managers.HybridManager]
+CACHING = [managers.Manager, managers.WindowManager, pools.CachingPool]
+ALL = [*MANAGERS, pools.Pool, pools.CachingPool]
 
 Factory = Callable[[Geometry], Any]
 
@@ -136,7 +136,7 @@ def test_a_lease_holds_the_blocks_of_its_beginning(make: Factory) -> None:
 
 def test_what_the_window_leaves_is_none() -> None:
     """The null block in the engine's table."""
-    allocator = vllm_v1.WindowManager(Geometry(6, 4, window=4))
+    allocator = managers.WindowManager(Geometry(6, 4, window=4))
     allocator.allocate(0, 7)
     assert None not in allocator.block_table(0)
     allocator.append(0, 1)
@@ -147,7 +147,7 @@ def test_what_the_window_leaves_is_none() -> None:
 def test_the_groups_of_a_hybrid_model_share_the_pool() -> None:
     """Each has its block size and its window, and what one cannot have none gets."""
     geometry = Geometry(7, 4, groups=[Group(4), Group(2, window=2)])
-    allocator = vllm_v1.HybridManager(geometry)
+    allocator = managers.HybridManager(geometry)
     allocator.allocate(0, 8)
     assert [len(allocator.block_table(0, group)) for group in (0, 1)] == [2, 4]
     with pytest.raises(OutOfBlocks):
@@ -164,7 +164,7 @@ def test_the_groups_of_a_hybrid_model_share_the_pool() -> None:
 
 def test_a_fork_of_the_pool_shares_full_blocks_and_copies_the_tail() -> None:
     """The contract's eager_fork is `tail`; the counts are the engine's."""
-    pool = vllm_v1.Pool(GEOMETRY)
+    pool = pools.Pool(GEOMETRY)
     pool.allocate(0, 10)
     copies = pool.fork(0, 1)
     parent, child = pool.block_table(0), pool.block_table(1)
@@ -177,10 +177,10 @@ def test_a_fork_of_the_pool_shares_full_blocks_and_copies_the_tail() -> None:
 @pytest.mark.parametrize(
     ("make", "geometry"),
     [
-        (vllm_v1.Manager, Geometry(6, 4, num_host_blocks=1)),
-        (vllm_v1.WindowManager, Geometry(6, 4, window=1)),
-        (vllm_v1.HybridManager, Geometry(6, 4, groups=[Group(4), Group(2, num_blocks=3)])),
-        (vllm_v1.Pool, Geometry(6, 4, window=4)),
+        (managers.Manager, Geometry(6, 4, num_host_blocks=1)),
+        (managers.WindowManager, Geometry(6, 4, window=1)),
+        (managers.HybridManager, Geometry(6, 4, groups=[Group(4), Group(2, num_blocks=3)])),
+        (pools.Pool, Geometry(6, 4, window=4)),
     ],
 )
 def test_what_the_engine_cannot_be_built_with_is_unsupported(

@@ -10,9 +10,10 @@ try:
 except ModuleNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-from kvimpls.adapters.vllm_block_manager import (
-    SelfAttention,
-    SelfAttentionLargeHostPool,
+from kvimpls.adapters.vllm_block_manager.manager import SelfAttention, SelfAttentionLargeHostPool
+from kvimpls.adapters.vllm_block_manager.windows import (
+    AskingWindowManager,
+    WindowManager,
     WindowTables,
 )
 
@@ -94,6 +95,22 @@ def test_the_null_block_is_no_entry() -> None:
     assert table[0] is None
     assert {*table} - {None} <= {1, 2, 3}
     assert tables.num_free_blocks() == 1
+
+
+@pytest.mark.parametrize("make", [WindowManager, AskingWindowManager])
+def test_the_manager_is_told_a_window_by_which_it_keeps_what_is_asked_for(
+    make: type[WindowManager],
+) -> None:
+    """Three blocks for a window of three, judged by the tokens before the new one."""
+    manager = make(Geometry(6, 1, window=3))
+    assert manager.manager.sliding_window == 1
+    manager.allocate(0, 4)
+    manager.append(0, 1)
+    assert [block is None for block in manager.block_table(0)] == [True, False, False, False, False]
+    assert manager.num_free_blocks() == 2
+    for window in (1, 2):
+        with pytest.raises(UnsupportedGeometry):
+            make(Geometry(6, 1, window=window))
 
 
 def test_what_cannot_be_built_is_unsupported() -> None:

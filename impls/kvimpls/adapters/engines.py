@@ -29,13 +29,18 @@ def unpacked() -> Path:
 def folder(distribution: str, version: str) -> Path:
     """The folder that has the packages of this very version.
 
-    Raises `ModuleNotFoundError` where it is not installed, so that a matrix can say so.
+    Raises `ModuleNotFoundError` where it is not installed, so that a matrix can say so; an adapter
+    follows the code of one version, and another is as good as none.
     """
+    here: dict[str, None] = {}
     for path in ([str(unpacked() / distribution)], sys.path):
         for found in distributions(name=distribution, path=path):
             if found.version == version:
                 return Path(str(found.locate_file("")))
+            here[found.version] = None
     wanted = f"{distribution}=={version}"
+    if here:
+        wanted += f" (the pinned version; here is {' and '.join(here)})"
     raise ModuleNotFoundError(f"{wanted} is not installed", name=wanted)
 
 

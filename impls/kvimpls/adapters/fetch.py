@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
@@ -43,8 +44,17 @@ def fetch(distribution: str, version: str) -> Path:
     except ModuleNotFoundError:
         pass
     place = unpacked() / distribution
-    with TemporaryDirectory() as downloads:
-        asked = ["download", "-q", "--no-deps", "--only-binary=:all:", "-d", downloads]
+    unpacked().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=unpacked()) as downloads:
+        asked = [
+            "download",
+            "-q",
+            "--retries=1",
+            "--no-deps",
+            "--only-binary=:all:",
+            "-d",
+            downloads,
+        ]
         command = [sys.executable, "-m", "pip", *asked, f"{distribution}=={version}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = sorted(Path(downloads).glob("*.whl"))
@@ -53,7 +63,10 @@ def fetch(distribution: str, version: str) -> Path:
             raise Unavailable(said[-1])
         with ZipFile(wheels[0]) as wheel:
             wanted = [n for n in wheel.namelist() if n.endswith(".py") or ".dist-info/" in n]
-            wheel.extractall(place, wanted)
+            wheel.extractall(Path(downloads) / distribution, wanted)
+        # As a whole or not at all, and with nothing of another version between.
+        rmtree(place, ignore_errors=True)
+        (Path(downloads) / distribution).rename(place)
     return place
 
 

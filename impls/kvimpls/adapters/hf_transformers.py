@@ -1,4 +1,4 @@
-"""The paged cache of Hugging Face transformers 5.24, behind the interface.
+"""The paged cache of Hugging Face transformers 5.24.0, behind the interface.
 
 The engine is `transformers.generation.continuous_batching`: `PagedAttentionCache` (cache.py) with
 its `CachePool` and `FullAttentionCacheAllocator` (cache_allocators/). It needs no model and runs
@@ -16,16 +16,19 @@ from unittest.mock import patch
 
 import torch
 from attrs import evolve
-from transformers import PreTrainedConfig
-from transformers.generation.configuration_utils import ContinuousBatchingConfig
-from transformers.generation.continuous_batching import cache as engine
-from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION
-from transformers.generation.continuous_batching.distributed import DistributedHelper
-from transformers.generation.continuous_batching.initialization import check_cb_values_bounds
-from transformers.generation.continuous_batching.requests import RequestState
-from transformers.generation.continuous_batching.utils import get_device_and_memory_breakdown
 
+from kvimpls.adapters import engines
 from kvspec import Contract, Copy, Geometries, Geometry, OutOfBlocks, UnsupportedGeometry
+
+with engines.engine("transformers", "5.24.0"):  # an ordinary package: nothing of it is left out
+    from transformers import PreTrainedConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+    from transformers.generation.continuous_batching import cache as engine
+    from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION
+    from transformers.generation.continuous_batching.distributed import DistributedHelper
+    from transformers.generation.continuous_batching.initialization import check_cb_values_bounds
+    from transformers.generation.continuous_batching.requests import RequestState
+    from transformers.generation.continuous_batching.utils import get_device_and_memory_breakdown
 
 
 @cache
@@ -100,8 +103,8 @@ class PagedCache:
     `position_offset` is the length in tokens. The engine's refusals are raised as `OutOfBlocks`;
     all else that it raises comes through as it is.
 
-    Source: transformers 5.24, generation/continuous_batching: cache.py, cache_allocators/ and, for
-    the calls' surroundings, scheduler.py, input_outputs.py and continuous_api.py.
+    Source: transformers 5.24.0, generation/continuous_batching: cache.py, cache_allocators/ and,
+    for the calls' surroundings, scheduler.py, input_outputs.py and continuous_api.py.
     """
 
     contract = Contract(

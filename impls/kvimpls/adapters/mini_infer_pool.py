@@ -42,6 +42,7 @@ class _Request:
     cached: int = 0
     past_key_values: list[npt.NDArray[Any]] | None = None
     written: int = 0
+    marked: int = 0
     before_reset: bool = False
 
 
@@ -61,8 +62,6 @@ class MiniInferPool(SmallHeads):
         misuse="callers_duty",
         # BlockPool.num_free is the length of free_list, and the cache's blocks are retained.
         free_counts_cached=False,
-        # PrefixCache.evict_lru goes by the time of access, whether a block is used or not.
-        eviction="any",
         # PrefixCache.match_prefix takes all full blocks of a prompt; step then computes the last
         # token again, into the last block.
         leave_one=False,
@@ -159,7 +158,7 @@ class MiniInferPool(SmallHeads):
         if cached > 0:
             request.block_table.physical_block_ids.extend(blocks)
             request.block_table.num_tokens = cached
-        request.cached = request.written = int(cached)
+        request.cached = request.written = request.marked = int(cached)
         remaining = len(prompt) - request.cached
         if prompt and not remaining:
             request.block_table.num_tokens -= 1
@@ -176,11 +175,16 @@ class MiniInferPool(SmallHeads):
             request.tokens.extend(self._numbers(tokens, request.key))
 
     def mark_written(self, seq: int, num_tokens: int) -> None:
-        """Register the full blocks up to there, as `InferenceEngine.step` after a prefill."""
+        """Register the full blocks up to there, as `InferenceEngine.step` does after a prefill.
+
+        It does so once for a request; those of an earlier mark are not registered again.
+        """
         request = self.running[seq]
         if request.before_reset:
             return
-        for index in range(min(num_tokens, len(request.tokens)) // self.block_size):
+        before, request.marked = request.marked, max(request.marked, num_tokens)
+        full = min(num_tokens, len(request.tokens)) // self.block_size
+        for index in range(before // self.block_size, full):
             self.prefix_cache.insert_prefix_block(
                 tuple(request.tokens[: (index + 1) * self.block_size]),
                 request.block_table.physical_block_ids[index],

@@ -214,9 +214,6 @@ class PagedAllocator:
         rows = torch.tensor([request.kv.req_pool_idx for request, _ in batch])
         last = torch.where(before > 0, self.pool.req_to_token[rows, before - 1], -1).long()
         total = int((after - before).sum())
-        pages = _utils.get_num_new_pages(seq_lens=after, page_size=self.page, prefix_lens=before)
-        if pages > self.num_free_blocks():
-            raise self._refusal(total)
         if total == len(batch) and bool((before > 0).all()):
             self._evict(len(batch) * self.page)  # alloc_paged_token_slots_decode
             slots = self.allocator.alloc_decode(after, after, last)
@@ -227,6 +224,8 @@ class PagedAllocator:
             raise self._refusal(total)
         for request, new in batch:
             kv, slots_of_one = request.kv, slots[: len(new)]
+            if not request.origin_input_ids:  # no request is without tokens: these are its prompt
+                request.origin_input_ids.extend(new)
             slots = slots[len(new) :]
             start, end = kv.kv_allocated_len, kv.kv_allocated_len + len(new)
             self.pool.write((kv.req_pool_idx, slice(start, end)), slots_of_one.int())
