@@ -33,7 +33,7 @@ from stopwatch import Stage, Stopwatch
 from kvspec.driver.driver import Driver
 from kvspec.driver.target import load
 from kvspec.engines import explore
-from kvspec.engines.copies import Pickled, Prints
+from kvspec.engines.copies import Copies, Prints
 from kvspec.engines.ledger import Ledger
 from kvspec.geometry import Geometry
 from kvspec.kernel.specification import Specification
@@ -252,8 +252,8 @@ ALONE: tuple[Stage, ...] = (
 BESIDE: tuple[Stage, ...] = (
     ("the driver: call, looks, what is foreseen", Driver, "perform"),
     ("the allocator itself", Driver, "_invoke"),
-    ("copying it", Pickled, "again"),
-    ("keeping it, to be copied", Pickled, "keep"),
+    ("copying it", Copies, "again"),
+    ("keeping it, to be copied", Copies, "keep"),
     ("its fingerprint", Prints, "of"),
     *ALONE[:1],
     *ALONE[2:5],
