@@ -9,6 +9,7 @@ from rich.table import Table
 TITLES = {
     "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
     "steps": "CrossHair, one operation: at most three blocks a sequence",
+    "wide": "CrossHair, one operation: at most six blocks a sequence",
     "operations": "z3, one operation: any number of blocks and sequences",
 }
 """The parts of a run, in order, with how far each goes."""
@@ -18,6 +19,7 @@ TITLES = {
 class Refutation:
     """What was said of a broken twin; `verdict` is in the tool's own words.
 
+    `claim` is the part of the obligation's claim that must fail, where that has several.
     `counterexample` is where the twin's claim fails. `meets` says that the obligation itself was
     run on the same numbers, and meets its preconditions and its claim there; the twins of proofs,
     whose cases are shown by a question of their own, are not.
@@ -29,6 +31,7 @@ class Refutation:
     seconds: float
     counterexample: str = ""
     meets: bool = False
+    claim: str = ""
 
 
 @frozen
@@ -37,7 +40,7 @@ class Result:
 
     `confirmed` says that the verdict is the one that is asked for. `witness` is a case which the
     obligation is about, without which it would say nothing. `details` are the parts of the
-    claim with the verdict on each, where there are several.
+    claim with the verdict on each, where there are several: each is to have a twin of its own.
     """
 
     part: str
@@ -49,7 +52,6 @@ class Result:
     seconds: float
     twins: tuple[Refutation, ...] = ()
     details: dict[str, str] = field(factory=dict)
-    needs_twins: bool = True
 
     @property
     def problem(self) -> str:
@@ -59,8 +61,11 @@ class Result:
         for twin in self.twins:
             if not twin.refuted:
                 return f"the broken twin {twin.exchange} is not refuted: {twin.verdict}"
-        if self.needs_twins and not self.twins:
+        if not self.twins:
             return "it has no broken twin"
+        without = self.details.keys() - {twin.claim for twin in self.twins}
+        if without:
+            return f"no broken twin for {', '.join(sorted(without))}"
         return "" if self.witness else "no case is known that meets the preconditions"
 
 
