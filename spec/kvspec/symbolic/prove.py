@@ -9,7 +9,7 @@ must have a counterexample there; so a twin is not merely beyond what z3 can pro
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from string import ascii_lowercase, ascii_uppercase
-from time import perf_counter
+from time import process_time
 from types import ModuleType
 from typing import Any
 
@@ -126,11 +126,11 @@ def prove(
 
 
 def _proved(name: str, operation: Operation, twins: tuple[Refutation, ...], size: Size) -> Result:
-    start = perf_counter()
+    start = process_time()
     asked = question(Unbounded(), operation)
     assumed = (*asked.axioms, *asked.hypotheses)
     details = {law: ask(*assumed, z3.Not(claim))[0] for law, claim in asked.claims.items()}
-    seconds = perf_counter() - start
+    seconds = process_time() - start
     world = Small(size)
     small = question(world, operation)
     # Of any state that is small enough, not only of lawful ones.
@@ -153,7 +153,7 @@ def _proved(name: str, operation: Operation, twins: tuple[Refutation, ...], size
 
 def _refuted(module: ModuleType, source: str, twin: Twin, size: Size) -> list[Refutation]:
     """What z3 says of each law that the twin must break."""
-    start = perf_counter()
+    start = process_time()
     namespace: dict[str, Any] = {"__name__": f"{module.__name__}_broken"}
     exec(compile(exchanged_in(source, twin), "<twin>", "exec"), namespace)
     world = Small(size, counting=False)
@@ -166,12 +166,12 @@ def _refuted(module: ModuleType, source: str, twin: Twin, size: Size) -> list[Re
                 exchange=str(twin),
                 verdict=f"{law}: {word}",
                 refuted=word == "sat",
-                seconds=perf_counter() - start,
+                seconds=process_time() - start,
                 counterexample=shown(model, world, asked.before) if word == "sat" else "",
                 claim=law,
             )
         )
-        start = perf_counter()
+        start = process_time()
     return refutations
 
 

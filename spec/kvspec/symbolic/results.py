@@ -6,6 +6,8 @@ from typing import Any
 from attrs import asdict, field, frozen
 from rich.table import Table
 
+from kvspec.symbolic.about import laws_of
+
 TITLES = {
     "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
     "steps": "CrossHair, one operation: at most three blocks a sequence",
@@ -17,7 +19,7 @@ TITLES = {
 
 @frozen
 class Refutation:
-    """What was said of a broken twin; `verdict` is in the tool's own words.
+    """What was said of a broken twin, in the tool's own words, and in how many seconds of CPU.
 
     `claim` is the part of the obligation's claim that must fail, where that has several.
     `counterexample` is where the twin's claim fails. `meets` says that the obligation itself was
@@ -36,7 +38,7 @@ class Refutation:
 
 @frozen
 class Result:
-    """What was said of one obligation; `verdict` is in the tool's own words.
+    """What was said of one obligation, in the tool's own words, and in how many seconds of CPU.
 
     `confirmed` says that the verdict is the one that is asked for. `witness` is a case which the
     obligation is about, without which it would say nothing. `details` are the parts of the
@@ -70,8 +72,13 @@ class Result:
 
 
 def as_data(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """The results as JSON has them, each with its problem."""
-    return [{**asdict(result), "problem": result.problem} for result in results]
+    """The results as JSON has them, each with its problem, and the laws that it bears on."""
+
+    def data(result: Result) -> dict[str, Any]:
+        laws = laws_of(result.part, result.name, result.details)
+        return {**asdict(result), "problem": result.problem, "laws": laws}
+
+    return [data(result) for result in results]
 
 
 def tables(results: Sequence[Result]) -> dict[str, Table]:
