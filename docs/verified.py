@@ -61,7 +61,8 @@ scopes.
 
 The first table has for each law how far each word goes: 8/3 is a scope of 8 blocks and 3
 sequences. The law's own section says it in full: the command that shows it, the seconds of CPU that
-it took, and what is assumed. A law is counted for a scope only if it did bite there.
+it took, and what is assumed. A law is counted for a scope only if it did bite there; of the scopes
+with the same word it is the one with the most states, which need not have the most blocks.
 """
 
 

@@ -57,37 +57,66 @@ Scope = tuple[int, ...]
 
 LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
     "alone": {
-        "sharing": ((8, 3), (8, 4)),
-        "rollback": ((8, 3), (8, 4)),
-        "reservation": ((6, 2), (6, 3)),
-        "prefix": ((2, 2, 1, 2), (2, 2, 2, 2)),
-        "prefix-by-two": ((2, 1, 2, 3), (2, 1, 2, 4)),
-        "swap": ((8, 3), (8, 4)),
-        "swap-lease": ((4, 2), (6, 2)),
-        "window": ((6, 3), (8, 3)),
-        "lease": ((6, 2), (6, 3)),
-        "batch": ((6, 2), (6, 3)),
-        "resize": ((4, 3), (6, 3)),
-        "introspection": ((8, 3),),
-        "groups": ((8, 4),),
+        "sharing": (
+            (8, 3),
+            (8, 4),
+        ),
+        "rollback": (
+            (8, 3),
+            (8, 4),
+        ),
+        "reservation": (
+            (6, 2),
+            (6, 3),
+        ),
+        "prefix": (
+            (2, 2, 1, 2),
+            (2, 2, 2, 2),
+        ),
+        "prefix-by-two": (
+            (2, 1, 2, 3),
+            (2, 1, 2, 4),
+        ),
+        "swap": (
+            (8, 3),
+            (8, 4),
+        ),
+        "swap-lease": ((4, 2),),
+        "window": (
+            (6, 3),
+            (8, 3),
+        ),
+        "lease": ((6, 2),),
+        "batch": (
+            (6, 2),
+            (6, 3),
+        ),
+        "resize": (
+            (4, 3),
+            (6, 3),
+        ),
+        "groups": (
+            (4, 2),
+            (6, 3),
+        ),
     },
     "reference": {
-        "sharing": ((8, 3),),
-        "rollback": ((6, 3), (8, 3)),
+        "rollback": ((6, 3),),
         "reservation": ((6, 2),),
         "prefix": ((2, 2, 1, 2),),
         "swap": ((8, 3),),
-        "swap-lease": ((4, 2),),
-        "window": ((4, 3), (6, 3)),
-        "lease": ((6, 2),),
+        "window": ((6, 3),),
         "batch": ((6, 2),),
         "resize": ((4, 3),),
         "introspection": ((6, 3),),
-        "groups": ((8, 4),),
-        "injection": ((6, 3),),
-        "store": ((4, 2), (6, 3)),
+        "groups": ((6, 3),),
     },
-    "torch": {},
+    "torch": {
+        "rollback": ((6, 3),),
+        "batch": ((6, 2),),
+        "resize": ((4, 3),),
+        "groups": ((6, 3),),
+    },
 }
 """By what is explored, the scopes for each capability: all but the last are known to end."""
 
