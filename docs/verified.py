@@ -177,7 +177,7 @@ class Bearing(NamedTuple):
 PARTS = {
     "arithmetic": "all sizes",
     "steps": "at most 3 blocks a sequence",
-    "wide": "at most 6 blocks a sequence",
+    "wide": "at most 4 blocks a sequence",
     "operations": "any number of blocks and sequences",
 }
 

@@ -11,7 +11,7 @@ from kvspec.symbolic.about import laws_of
 TITLES = {
     "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
     "steps": "CrossHair, one operation: at most three blocks a sequence",
-    "wide": "CrossHair, one operation: at most six blocks a sequence",
+    "wide": "CrossHair, one operation: at most four blocks a sequence",
     "operations": "z3, one operation: any number of blocks and sequences",
 }
 """The parts of a run, in order, with how far each goes."""

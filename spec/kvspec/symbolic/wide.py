@@ -1,4 +1,4 @@
-"""The flat encoding with six blocks a sequence, for the slow tier.
+"""The flat encoding with four blocks a sequence, for the slow tier.
 
 It is the source of `flat` with the shape exchanged. CrossHair takes the shape from the types of
 the parameters, so that it cannot be a parameter itself.
@@ -9,8 +9,8 @@ from inspect import getsource
 from kvspec.symbolic import flat
 
 SHAPE = (
-    ("ENTRIES = 3", "ENTRIES = 6"),
-    ("Blocks = tuple[int, int, int]", "Blocks = tuple[int, int, int, int, int, int]"),
+    ("ENTRIES = 3", "ENTRIES = 4"),
+    ("Blocks = tuple[int, int, int]", "Blocks = tuple[int, int, int, int]"),
 )
 """What fixes the shape there, and what does here."""
 
@@ -19,7 +19,7 @@ INSTEAD = {flat.__name__: __name__}
 
 
 def widened() -> str:
-    """The source of `flat` with six entries a table."""
+    """The source of `flat` with four entries a table."""
     source = getsource(flat)
     for written, instead in SHAPE:
         if source.count(written) != 1:
@@ -28,4 +28,4 @@ def widened() -> str:
     return source
 
 
-exec(compile(widened(), "<kvspec.symbolic.flat, six entries>", "exec"), globals())
+exec(compile(widened(), "<kvspec.symbolic.flat, four entries>", "exec"), globals())
