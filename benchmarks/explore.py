@@ -6,9 +6,10 @@ law. All three must come to the same number of states, up to the names of blocks
 with the answer to the last call in the state. Each runs in a process of its own; seconds of CPU
 are told beside those of the clock, since machines are shared. A size is the blocks, the sequences,
 the tokens a block, and the greatest length of a sequence. What is not installed is a row that says
-how to get it. With `--against` another checkout takes turns.
+how to get it. With `--against` another checkout takes turns. The tables of `docs/benchmarks.md`
+are made from what `--json` writes.
 
-    python benchmarks/explore.py [--rounds 3] [--against WORKTREE]
+    python benchmarks/explore.py [--rounds 3] [--against WORKTREE] [--json docs/data/explorer.json]
 """
 
 import importlib.util
@@ -33,7 +34,7 @@ from stopwatch import Stage, Stopwatch
 from kvspec.driver.driver import Driver
 from kvspec.driver.target import load
 from kvspec.engines import explore
-from kvspec.engines.copies import Pickled, Prints
+from kvspec.engines.copies import Copies, Prints
 from kvspec.engines.ledger import Ledger
 from kvspec.geometry import Geometry
 from kvspec.kernel.specification import Specification
@@ -78,7 +79,7 @@ Held = tuple[tuple[int, tuple[int, ...]], ...]
 
 def by_minicheck(size: Size) -> Search:
     """The same model as a `Protocol` of minicheck: states as tuples, in their normal form."""
-    from minicheck import Protocol, check_safety  # an extra of this benchmark
+    from minicheck import Protocol, check_safety  # an extra
 
     blocks, sequences, block_size, most = size
     counted = [0]
@@ -193,7 +194,7 @@ def absent(jar: Path | None) -> dict[str, str]:
     """The tools that are not here, each with how to get it."""
     found = {}
     if importlib.util.find_spec("minicheck") is None:
-        found["minicheck"] = "not installed: pip install minicheck"
+        found["minicheck"] = "not installed: pip install 'kvspec[benchmarks]'"
     if jar is None:
         found["TLC"] = "not installed: it needs Java, and once `make tla`"
     return found
@@ -252,8 +253,8 @@ ALONE: tuple[Stage, ...] = (
 BESIDE: tuple[Stage, ...] = (
     ("the driver: call, looks, what is foreseen", Driver, "perform"),
     ("the allocator itself", Driver, "_invoke"),
-    ("copying it", Pickled, "again"),
-    ("keeping it, to be copied", Pickled, "keep"),
+    ("copying it", Copies, "again"),
+    ("keeping it, to be copied", Copies, "keep"),
     ("its fingerprint", Prints, "of"),
     *ALONE[:1],
     *ALONE[2:5],
@@ -312,19 +313,30 @@ def places() -> tuple[Table, Table]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
 @click.option("--tlc", type=click.Path(exists=True, path_type=Path), help="tla2tools.jar.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the tables there too.")
 @click.option("--measure", type=click.Choice(list(HERE)), hidden=True)
 @click.argument("size", nargs=-1, type=int)
 def main(
-    rounds: int, against: Path | None, tlc: Path | None, measure: str | None, size: Any
+    rounds: int,
+    against: Path | None,
+    tlc: Path | None,
+    file: Path | None,
+    measure: str | None,
+    size: Any,
 ) -> None:
     """Print the tables."""
     if measure is not None:
         print(json.dumps(HERE[measure](size)))
         return
     console = Console(width=130)
-    console.print(contest(rounds, against, tlc or tlc_jar()))
-    for table in places():
+    tables = []
+    for table in (contest(rounds, against, tlc or tlc_jar()), *places()):
         console.print(table)
+        columns = [(str(column.header), list(map(str, column.cells))) for column in table.columns]
+        tables.append({"title": table.title, "columns": columns})
+    if file is not None:
+        data = {"rounds": rounds, "tables": tables}
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

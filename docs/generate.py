@@ -25,6 +25,7 @@ import adapted  # noqa: E402  # a neighbour, found by the line above
 import faults  # noqa: E402  # the same
 import mistakes  # noqa: E402  # the same
 import records  # noqa: E402  # beside this file
+import verified  # noqa: E402  # the same
 
 from kvimpls import museum, traditional  # noqa: E402  # the same
 from kvimpls.museum import registry  # noqa: E402  # the same
@@ -464,6 +465,19 @@ def museum_out_of_scope() -> str:
     return "\n".join(f"- {record}: {why}" for record, why in registry.OUT_OF_SCOPE.items())
 
 
+def explorer_table(number: int) -> Callable[[], str]:
+    """One of the tables that `benchmarks/explore.py --json` wrote."""
+
+    def table() -> str:
+        data = json.loads((DOCS / "data" / "explorer.json").read_text(encoding="utf-8"))
+        columns = dict(data["tables"][number]["columns"])
+        lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(row)} |" for row in zip(*columns.values(), strict=True)]
+        return "\n".join(lines)
+
+    return table
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "mine": mine,
     "engine": engine,
@@ -482,6 +496,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "verdicts on expectations": museum_verdicts,
     "corrected records": museum_corrected,
     "records out of scope": museum_out_of_scope,
+    "symbolic by law": verified.symbolic_table,
+    "explorer beside others": explorer_table(0),
+    "explorer's rates": explorer_table(1),
+    "explorer's stages": explorer_table(2),
     "engines": records.engines_table,
     "findings": records.findings_text,
     "schemes": schemes,

@@ -1,468 +1,305 @@
 """Make `docs/verified.md` from what the commands wrote into `docs/data/`.
 
-`python docs/verified.py` makes the page, `--check` fails where it is stale against the data, and
-`--run` runs all the commands first, which takes about half an hour of one core, or with
-`--only NAME` one of them. The page says nothing of its own about what holds: every number in it is
-from the data.
+`python docs/verified.py` makes the page, and `--check` fails where it is stale against the data,
+which `docs/verified_runs.py` makes. The page says nothing of its own about what holds: every
+number in it is from the data, and so is what `docs/symbolic.md` says of single laws.
 """
 
 import argparse
 import json
-import resource
-import shlex
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvimpls.museum import registry
 from kvspec.kernel.names import plural
 from kvspec.rooms import LAWS
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
 PAGE = DOCS / "verified.md"
-RUNS = DATA / "runs.json"
-MUSEUM = DATA / "museum-explored.json"
-STOPPED = DATA / "larger-scopes.json"
 
-DATE = "2026-11-30"
-"""When the commands were last run."""
+SAMPLED = "sampled"
+ALONE = "specification alone"
+DRIVEN = "every model transition driven once"
+PRODUCT = "exhausted over the product"
+CONFIRMED = "confirmed by CrossHair within these bounds"
+PROVED = "proved with z3, from the axioms"
 
-SMALL = "--blocks 4 --seqs 2 --block-size 2"
-MANY = "--max-states 1000000"
-LARGE = f"--blocks 6 --seqs 3 --block-size 2 {MANY}"
-WIDE = f"--blocks 6 --seqs 2 --block-size 2 {MANY}"
-WIDER = f"--blocks 8 --seqs 3 --block-size 2 {MANY}"
-WIDEST = f"--blocks 8 --seqs 4 --block-size 2 {MANY}"
-CACHED = f"--blocks 2 --seqs 2 --block-size 1 --max-tokens 2 {MANY}"
-
-COMMANDS: dict[str, str] = {
-    "check-reference": "check reference",
-    "check-torch-paged": "check torch_paged",
-    "check-best-fit": "check kvimpls.traditional:ContiguousBestFit",
-    "walk-reference": "walk reference --steps 200000",
-    "symbolic": "symbolic",
-    "alone-sharing": f"explore --spec {WIDER} --capabilities core,sharing",
-    "alone-rollback": f"explore --spec {WIDER} --capabilities core,sharing,rollback",
-    "alone-reservation": f"explore --spec {WIDE} --capabilities core,sharing,reservation,admission",
-    "alone-swap": "explore --spec --blocks 8 --seqs 3 --block-size 2 --host-blocks 8 "
-    f"{MANY} --capabilities core,sharing,swap",
-    "alone-swap-lease": "explore --spec --blocks 4 --seqs 2 --block-size 2 --host-blocks 4 "
-    f"{MANY} --capabilities core,sharing,rollback,swap,lease",
-    "alone-window": f"explore --spec {LARGE} --window 3 "
-    "--capabilities core,sharing,rollback,window",
-    "alone-lease": f"explore --spec {WIDE} --capabilities core,sharing,lease",
-    "alone-batch": f"explore --spec {WIDE} --capabilities core,sharing,batch",
-    "alone-resize": "explore --spec --blocks 4 --seqs 3 --block-size 2 "
-    f"{MANY} --capabilities core,sharing,resize",
-    "alone-prefix": f"explore --spec {CACHED} --capabilities core,prefix",
-    "alone-prefix-by-two": "explore --spec --blocks 2 --seqs 1 --block-size 2 --max-tokens 3 "
-    f"{MANY} --capabilities core,prefix",
-    "reference-product": f"explore reference {SMALL} --mode product",
-    "reference-driven": f"explore reference {LARGE} --mode driven "
-    "--capabilities core,sharing,rollback",
-    "reference-introspection": f"explore reference {SMALL} --mode driven "
-    "--capabilities core,reservation,admission,sharing,introspection",
-    "reference-swap": f"explore reference {SMALL} --host-blocks 4 --mode driven "
-    "--capabilities core,sharing,swap",
-    "reference-window": f"explore reference {SMALL} --window 3 --mode driven "
-    "--capabilities core,sharing,rollback,window",
-    "reference-lease": f"explore reference {SMALL} --mode driven --capabilities core,sharing,lease",
-    "reference-batch": f"explore reference {SMALL} --mode driven --capabilities core,sharing,batch",
-    "reference-resize": f"explore reference {SMALL} --mode driven "
-    "--capabilities core,sharing,resize",
-    "reference-prefix": f"explore reference {CACHED} --mode driven --capabilities core,prefix",
-    "reference-injection": f"explore reference {SMALL} --mode driven "
-    "--capabilities core,sharing,rollback,injection",
-    "torch-product": f"explore torch_paged {SMALL} --mode product",
-    "torch-driven": f"explore torch_paged {LARGE} --mode driven "
-    "--capabilities core,sharing,rollback",
-    "torch-store": f"explore torch_paged {SMALL} --mode driven "
-    "--capabilities core,sharing,rollback,store,attention",
+ASSUMED = {
+    SAMPLED: "what goes wrong does so within a few calls, in small pools",
+    ALONE: "the scope is large enough; no allocator takes part",
+    DRIVEN: "the scope is large enough; what the allocator hides makes no difference",
+    PRODUCT: "the scope is large enough; the fingerprint shows all that is inside",
+    CONFIRMED: "CrossHair, z3, and the shape; no allocator takes part",
+    PROVED: "the [axioms](symbolic.md#what-is-trusted), z3, the model; no allocator takes part",
 }
-"""What is run, by the name of the file that it writes."""
+"""What is assumed, by the word."""
 
-ALSO = {"CountsTheReleased": ("window",), "ForgetsTheBound": ("reservation",)}
-"""What some exhibits of the museum need beside core and sharing to show."""
-
-LARGER: dict[str, tuple[str, str]] = {
-    "alone-sharing": (
-        "4 sequences",
-        f"explore --spec {WIDEST} --capabilities core,sharing",
-    ),
-    "alone-rollback": (
-        "4 sequences",
-        f"explore --spec {WIDEST} --capabilities core,sharing,rollback",
-    ),
-    "alone-reservation": (
-        "3 sequences",
-        f"explore --spec {LARGE} --capabilities core,sharing,reservation,admission",
-    ),
-    "alone-swap": (
-        "4 sequences",
-        f"explore --spec {WIDEST} --host-blocks 8 --capabilities core,sharing,swap",
-    ),
-    "alone-swap-lease": (
-        "6 blocks, 6 host blocks",
-        f"explore --spec {WIDE} --host-blocks 6 --capabilities core,sharing,rollback,swap,lease",
-    ),
-    "alone-window": (
-        "8 blocks",
-        f"explore --spec {WIDER} --window 3 --capabilities core,sharing,rollback,window",
-    ),
-    "alone-lease": (
-        "3 sequences",
-        f"explore --spec {LARGE} --capabilities core,sharing,lease",
-    ),
-    "alone-batch": (
-        "3 sequences",
-        f"explore --spec {LARGE} --capabilities core,sharing,batch",
-    ),
-    "alone-resize": (
-        "6 blocks",
-        f"explore --spec {LARGE} --capabilities core,sharing,resize",
-    ),
-    "alone-prefix": (
-        "blocks of 2 tokens",
-        f"explore --spec --blocks 2 --seqs 2 --block-size 2 --max-tokens 2 {MANY} "
-        "--capabilities core,prefix",
-    ),
-    "alone-prefix-by-two": (
-        "lengths up to 4",
-        f"explore --spec --blocks 2 --seqs 1 --block-size 2 --max-tokens 4 {MANY} "
-        "--capabilities core,prefix",
-    ),
-}
-"""By command, the next larger scope: what differs, and the command, which is stopped."""
-
-CPU_LIMIT = 120
-"""Seconds of CPU after which a larger scope is stopped."""
-
-CONFIRMED: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "no-overlap": ("steps", (), "at most 3 blocks a sequence"),
-    "conservation": ("steps", (), "at most 3 blocks a sequence"),
-    "bounded-waste": (
-        "arithmetic",
-        ("blocks_", "waste_", "growth_", "last_entry"),
-        "the arithmetic, all sizes",
-    ),
-    "copy-on-write": ("steps", ("copy_on_write", "append"), "at most 3 blocks a sequence"),
-    "rollback": ("arithmetic", ("truncate",), "the arithmetic, all sizes"),
-    "window": (
-        "arithmetic",
-        ("released_", "releases_", "a_window", "what_is_released", "kept_for", "no_window"),
-        "the arithmetic, all sizes",
-    ),
-}
-"""Which obligations of CrossHair are about a law: the part, how their names begin, the bounds."""
-
-PROVED: dict[str, tuple[str, ...]] = {
-    "no-overlap": ("in-pool", "no-overlap", "handed-out-once"),
-    "conservation": ("no-leak", "free-count"),
-    "bounded-waste": ("bounded-waste",),
-    "ref-count": ("exact-counts",),
-    "read-back": ("read-back",),
-    "prefix-sound": ("prefix-sound",),
-}
-"""Which laws of the z3 model say what a law says."""
-
-HEAD = """\
+HEAD = f"""\
 <!-- Made by docs/verified.py from docs/data: change those, not this. -->
 
 # What *verified* means here
 
-Five words, from the weakest to the strongest. Each says what was looked at, and by what; none of
+Six words, from the weakest to the strongest. Each says what was looked at, and by what; none of
 them says more than that.
 
-| word | what it says | what is assumed |
-|---|---|---|
-| *sampled* | an allocator was driven at random, and the law was asked and did bite so often | \
-that what goes wrong does so within a few calls in small pools |
-| *every model transition driven once* | every call in every believed state of the scope, up to \
-names, on the allocator that came there first | that the scope is large enough; that what is \
-hidden in the order of a free list makes no difference |
-| *exhausted over the product* | the same for every pair of believed state and what the allocator \
-has inside; wrong calls once in each kind of believed state | that the scope is large enough; \
-that its fingerprint shows all that it has inside |
-| *confirmed by CrossHair within these bounds* | all integers, in the shape that the function \
-fixes; it is about the rules, and not about an allocator | CrossHair, z3, and the shape |
-| *proved* | any number of blocks and sequences, by z3 from axioms; about a model of the rules | \
-the [axioms](symbolic.md#what-is-trusted), z3, and that the model says what the conventions say |
+| word | what it says |
+|---|---|
+| *{SAMPLED}* | an allocator was driven at random, the law was asked so often, and it did bite \
+at least so often |
+| *{ALONE}* | every outcome that is allowed, in every state of the scope, was judged: no law \
+rejects what another account allows |
+| *{DRIVEN}* | every call in every believed state of the scope, up to names, on the allocator that \
+came there first |
+| *{PRODUCT}* | the same for every pair of believed state and what the allocator has inside |
+| *{CONFIRMED}* | all integers, in the shape that the function fixes |
+| *{PROVED}* | any number of blocks and sequences, in a model of the rules |
 
-*Specification alone* is between the second and the third: every outcome that is allowed, in every \
-state of the scope, was judged, and no law rejects what another account allows. It is about the \
-specification; no allocator takes part.
-
-So nothing here proves an allocator. What is proved is that an allocator which does what is \
-allowed, step by step, keeps the laws; that a given one does so is sampled, and exhausted in small \
+So nothing here proves an allocator. What is proved is that an allocator which does what is
+allowed, step by step, keeps the laws; that a given one does so is sampled, and exhausted in small
 scopes.
+
+The first table has for each law how far each word goes: 8/3 is a scope of 8 blocks and 3
+sequences. The law's own section says it in full: the command that shows it, the seconds of CPU that
+it took, and what is assumed. A law is counted for a scope only if it did bite there; of the scopes
+with the same word it is the one with the most states, which need not have the most blocks.
 """
 
 
 class Run(NamedTuple):
-    """What one command wrote, how long it took, and how it ended."""
+    """What one command wrote, and how many seconds of CPU it took."""
 
+    name: str
     command: str
-    seconds: float
-    busy: float | None
-    code: int
+    busy: float
+    code: int | None
     data: dict[str, Any]
 
+    @property
+    def who(self) -> str:
+        """What was explored: the name that a page has for it."""
+        who = self.data["allocator"]
+        return who if who in ("reference", "torch_paged") else "specification"
 
-def run_all(only: Sequence[str]) -> None:
-    """Run every command, or some, and write what each says and how long it took."""
-    DATA.mkdir(exist_ok=True)
-    for name in only or [*COMMANDS, MUSEUM.stem, STOPPED.stem]:
-        if name == STOPPED.stem:
-            for larger in LARGER:
-                attempt(larger)
+    @property
+    def search(self) -> dict[str, Any]:
+        """The one search of an exploration."""
+        [search] = self.data["searches"]
+        assert search["exhausted"], self.name
+        return dict(search)
+
+    @property
+    def scope(self) -> str:
+        """Blocks and sequences."""
+        return f"{self.data['geometry']['num_blocks']}/{self.data['sequences']}"
+
+
+class Row(NamedTuple):
+    """A word that holds of a law: for whom, how far, by which command and in what time."""
+
+    word: str
+    who: str
+    short: str
+    far: str
+    command: str
+    busy: float
+
+
+def read_all() -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
+    """The commands that came to their end, and those that were stopped."""
+    recorded = json.loads((DATA / "runs.json").read_text(encoding="utf-8"))
+    runs, stopped = {}, {}
+    for name, about in recorded.items():
+        if about["exit_code"] is None:
+            stopped[name] = about
             continue
-        if name == MUSEUM.stem:
-            rows = list(explored_museum())
-            MUSEUM.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-            continue
-        run = _run(COMMANDS[name])
-        (DATA / f"{name}.json").write_text(json.dumps(run.data, indent=1) + "\n", encoding="utf-8")
-        # Read again each time: another process may be running other commands.
-        recorded = json.loads(RUNS.read_text(encoding="utf-8"))["runs"] if RUNS.is_file() else {}
-        recorded[name] = {
-            "command": run.command,
-            "seconds": run.seconds,
-            "cpu_seconds": run.busy,
-            "exit_code": run.code,
-        }
-        runs = {name: recorded[name] for name in COMMANDS if name in recorded}
-        text = json.dumps({"date": DATE, "runs": runs}, indent=1)
-        RUNS.write_text(text + "\n", encoding="utf-8")
-        print(f"{name}: {run.seconds:.0f} s, exit code {run.code}", flush=True)
-
-
-def _run(text: str) -> Run:
-    """Carry out one command."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "out.json"
-        start, busy = time.perf_counter(), _busy()
-        words = [sys.executable, "-m", "kvspec.cli", *shlex.split(text), "--json", str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        seconds, busy = time.perf_counter() - start, _busy() - busy
-        if not path.is_file():
-            raise SystemExit(f"kvspec {text}: exit code {done.returncode}\n{done.stderr}")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    return Run(f"kvspec {text}", round(seconds, 1), round(busy, 1), done.returncode, data)
-
-
-def attempt(name: str) -> None:
-    """Write down whether the next larger scope ends before its seconds of CPU are over."""
-    differs, text = LARGER[name]
-    done = subprocess.run(
-        [sys.executable, "-m", "kvspec.cli", *shlex.split(text)],
-        capture_output=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT)),
-    )
-    # Whoever has used up its seconds is killed by a signal.
-    assert done.returncode <= 0, done.stderr.decode()
-    ended = done.returncode == 0
-    print(f"{text}: {'ended' if ended else 'stopped'}", flush=True)
-    known = json.loads(STOPPED.read_text(encoding="utf-8")) if STOPPED.is_file() else {}
-    known[name] = {"differs": differs, "command": f"kvspec {text}", "ended": ended}
-    ordered = {name: known[name] for name in LARGER if name in known}
-    STOPPED.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-
-
-def explored_museum() -> Iterator[dict[str, Any]]:
-    """What exploring says of each fault of core and sharing in the museum, in both modes."""
-    for exhibit in registry.MUSEUM:
-        if exhibit.family not in ("core", "sharing"):
-            continue
-        capabilities = ",".join(("core", "sharing", *ALSO.get(exhibit.name, ())))
-        target = f"{exhibit.factory.__module__}:{exhibit.name}"
-        row: dict[str, Any] = {"name": exhibit.name, "capabilities": capabilities}
-        for mode in ("product", "driven"):
-            text = f"explore {target} {SMALL} --mode {mode} --capabilities {capabilities}"
-            run = _run(text)
-            [search], trace = run.data["searches"], run.data["trace"]
-            row[mode] = {
-                "exit_code": run.code,
-                "law": None if trace is None else trace["breaches"][0]["law"],
-                "shortest_story": search["shortest_story"],
-                "reduced": None if trace is None else len(trace["steps"]),
-                "states": search["states"],
-                "transitions": search["transitions"],
-                "exhausted": search["exhausted"],
-                "cpu_seconds": run.busy,
-            }
-        print(f"{exhibit.name}: {row['product']['law']}, {row['driven']['law']}", flush=True)
-        yield row
-
-
-def _busy() -> float:
-    """Seconds of CPU of the commands so far."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def read_all() -> tuple[str, dict[str, Run]]:
-    """The date, and what each command wrote."""
-    recorded = json.loads(RUNS.read_text(encoding="utf-8"))
-    runs = {}
-    for name, about in recorded["runs"].items():
         data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-        busy = about.get("cpu_seconds")
-        runs[name] = Run(about["command"], about["seconds"], busy, about["exit_code"], data)
-    return recorded["date"], runs
+        busy, code = about["cpu_seconds"], about["exit_code"]
+        runs[name] = Run(name, about["command"], busy, code, data)
+    return runs, stopped
 
 
 # ------------------------------------------------------------------------------ the rows
 
 
-def sampled(law: str, runs: Mapping[str, Run]) -> str:
-    """How often the law was asked, and bit, in the runs that draw at random."""
-    parts = []
+def rows(law: str, runs: Mapping[str, Run]) -> list[Row]:
+    """All that is known of a law, from the weakest word to the strongest."""
+    return [*_sampled(law, runs), *_explored(law, runs), *_symbolic(law, runs)]
+
+
+def _sampled(law: str, runs: Mapping[str, Run]) -> list[Row]:
+    found = []
     for name, run in runs.items():
-        if not name.startswith(("check-", "walk-")):
-            continue
-        for report in run.data["allocators"]:
+        for report in run.data["allocators"] if name.startswith(("check-", "walk-")) else ():
             result = report["laws"][law]
             if result["verdict"] == "held":
-                engine = "walk" if name.startswith("walk-") else "machine"
                 who = report["allocator"].rpartition(":")[2]
-                parts.append(
-                    f"{engine}, {who}: {result['evaluations']:,}, {result['bites']:,} bites"
+                how = "walk" if name.startswith("walk-") else "machine"
+                far = (
+                    f"{who}, {how}: asked {result['evaluations']:,} times, bit {result['bites']:,}"
                 )
-    if len(parts) > 3:  # one scheme of another kind is worth a word only where the others have none
-        parts = [part for part in parts if "ContiguousBestFit" not in part]
-    return "; ".join(parts) or "—"
+                found.append(Row(SAMPLED, who, who, far, run.command, run.busy))
+    # A scheme of another kind is worth a word only where the others have none.
+    own = [row for row in found if row.who in ("reference", "torch_paged")]
+    return own or found
 
 
-def explored(law: str, runs: Mapping[str, Run]) -> str:
-    """The scopes in which everything was tried and the law bit."""
-    parts: dict[str, list[str]] = {}
-    for name, run in runs.items():
-        if not name.startswith(("alone-", "reference-", "torch-")):
+def _explored(law: str, runs: Mapping[str, Run]) -> Iterator[Row]:
+    """For each word and allocator the scope with the most states in which the law bit."""
+    best: dict[tuple[str, str], list[Run]] = {}
+    for run in runs.values():
+        if "searches" in run.data and run.data["laws"].get(law, {}).get("bites"):
+            best.setdefault((run.search["mode"], run.who), []).append(run)
+    for word in (ALONE, DRIVEN, PRODUCT):
+        for who in ("specification", "reference", "torch_paged"):
+            bit = sorted(best.get((word, who), ()), key=lambda run: -run.search["states"])
+            if not bit:
+                continue
+            run, also = bit[0], bit[1:]
+            far = f"{who}: " if who != "specification" else ""
+            far += f"{', '.join(run.data['capabilities'])}; {run.data['scope']}: "
+            far += f"{run.search['states']:,} states, {run.search['transitions']:,} transitions"
+            if also:
+                far += f"; and in {plural(len(also), 'other scope')}"
+            yield Row(word, who, run.scope, far, run.command, run.busy)
+
+
+class Bearing(NamedTuple):
+    """What of one part of `kvspec symbolic` bears on a law."""
+
+    obligations: list[str]
+    claims: list[str]
+    proofs: int
+    busy: float
+    right: bool
+
+
+PARTS = {
+    "arithmetic": "all sizes",
+    "steps": "at most 3 blocks a sequence",
+    "wide": "at most 4 blocks a sequence",
+    "operations": "any number of blocks and sequences",
+}
+
+
+def bearing(law: str, part: str, data: Mapping[str, Any]) -> Bearing | None:
+    """What of a part bears on a law; `None`: nothing."""
+    found = [r for r in data["results"] if r["part"] == part and law in r["laws"]]
+    if not found:
+        return None
+    claims = list(dict.fromkeys(claim for result in found for claim in result["laws"][law]))
+    return Bearing(
+        [result["name"] for result in found],
+        claims,
+        sum(len(result["laws"][law]) for result in found),
+        sum(r["seconds"] + sum(twin["seconds"] for twin in r["twins"]) for r in found),
+        not any(result["problem"] for result in found),
+    )
+
+
+def _symbolic(law: str, runs: Mapping[str, Run]) -> Iterator[Row]:
+    for name, part in (
+        ("symbolic", "arithmetic"),
+        ("symbolic", "steps"),
+        ("symbolic-slow", "wide"),
+        ("symbolic", "operations"),
+    ):
+        run = runs[name]
+        found = bearing(law, part, run.data)
+        if found is None:
             continue
-        if not run.data["laws"].get(law, {}).get("bites"):
-            continue
-        for search in run.data["searches"]:
-            who = "" if run.data["allocator"] == "specification" else f"{run.data['allocator']}, "
-            parts.setdefault(f"{who}{_mode(search)}", []).append(_link(name))
-    return "; ".join(f"{how}: {', '.join(links)}" for how, links in parts.items()) or "—"
+        assert found.right, (law, part)
+        tool = "z3" if part == "operations" else "crosshair"
+        command = f"{run.command} --only {tool}"
+        if part == "operations":
+            count = plural(len(found.obligations), "operation")
+            far = f"{PARTS[part]}: {plural(found.proofs, 'proof')} of {', '.join(found.claims)} "
+            far += f"after {count}"
+            yield Row(PROVED, tool, count, far, command, found.busy)
+        else:
+            names = ", ".join(f"`{obligation}`" for obligation in found.obligations)
+            far = f"{PARTS[part]}: {names}"
+            yield Row(
+                CONFIRMED, tool, PARTS[part].removesuffix(" a sequence"), far, command, found.busy
+            )
 
 
-def _mode(search: Mapping[str, Any]) -> str:
-    if search["exhausted"]:
-        return str(search["mode"])
-    return f"NOT EXHAUSTED, {search['mode'].removeprefix('exhausted ')}"
+# ------------------------------------------------------------------------------ the page
 
 
-def _link(name: str) -> str:
-    return f"[{name.partition('-')[2]}](#{name})"
-
-
-def symbolic(law: str, runs: Mapping[str, Run]) -> str:
-    """What CrossHair confirmed of it."""
-    if law not in CONFIRMED:
-        return "—"
-    part, starts, bounds = CONFIRMED[law]
-    results = [
-        result
-        for result in runs["symbolic"].data["results"]
-        if result["part"] == part and (not starts or result["name"].startswith(starts))
-    ]
-    assert results, law
-    if any(result["problem"] for result in results):
-        return "NOT CONFIRMED"
-    seconds = sum(result["seconds"] for result in results)
-    return f"{plural(len(results), 'obligation')}, {bounds}; {seconds:.1f} s"
-
-
-def proved(law: str, runs: Mapping[str, Run]) -> str:
-    """What z3 proved of it."""
-    if law not in PROVED:
-        return "—"
-    wanted = PROVED[law]
-    results = [r for r in runs["symbolic"].data["results"] if r["part"] == "operations"]
-    if any(result["problem"] for result in results):
-        return "NOT PROVED"
-    count = sum(name in wanted for result in results for name in result["details"])
-    given = "; the operations' own preconditions give it" if law == "bounded-waste" else ""
-    return f"{count} proofs: {', '.join(wanted)}, over {len(results)} operations{given}"
-
-
-def page() -> str:
-    """The whole page."""
-    date, runs = read_all()
-    lines = [
-        HEAD,
-        f"The commands were run on {date}, on two cores that others used as well. *Sampled* has "
-        "how often each law was asked, and how often at least it bit. The next column links what "
-        "was explored, with its bounds and times, below; the last but one has the seconds of all "
-        "its obligations together, and those of z3 take less than one each.",
-        "",
-        "| law | sampled | everything in a small scope "
-        "| confirmed by CrossHair within these bounds | proved with z3, from the axioms |",
-        "|---|---|---|---|---|",
-    ]
+def glance(runs: Mapping[str, Run]) -> Iterator[str]:
+    """The table of all laws."""
+    yield "| law | sampled | specification alone | reference | torch_paged | CrossHair | z3 |"
+    yield "|---|---|---|---|---|---|---|"
     for law in LAWS:
-        cells = [about(law.id, runs) for about in (sampled, explored, symbolic, proved)]
-        lines.append(f"| [{law.id}](laws.md#{law.id}) | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Each capability in its largest scope",
-        "",
-        "Specification alone, everything to its end: of the scopes that were tried, the largest "
-        "that took no more than two minutes of CPU on one core, and the next larger one, which was "
-        "stopped then. Tokens are of two letters, under two keys, and there "
-        "are at most two leases at once.",
-        "",
-        "| explored | scope | states | transitions | CPU, s | stopped after two minutes |",
-        "|---|---|---|---|---|---|",
-    ]
-    larger = json.loads(STOPPED.read_text(encoding="utf-8"))
-    for name, run in runs.items():
-        if name.startswith("alone-"):
-            next_one = "not tried"
-            if name in larger:
-                assert not larger[name]["ended"], f"{name} has a larger scope that ends"
-                next_one = f"{larger[name]['differs']}: `{larger[name]['command']}`"
-            [search] = run.data["searches"]
-            assert search["exhausted"], name
+        known = rows(law.id, runs)
+
+        def cell(words: Sequence[str], *who: str, known: Sequence[Row] = known) -> str:
+            found = [r for r in known if r.word in words and (not who or r.who in who)]
+            named = {PRODUCT: "product ", DRIVEN: "driven "}
+            texts = [named.get(r.word, "") + r.short for r in reversed(found)]
+            return ", ".join(dict.fromkeys(texts)) or "—"
+
+        cells = [
+            f"[{law.id}](#{law.id})",
+            cell([SAMPLED]),
+            cell([ALONE]),
+            cell([DRIVEN, PRODUCT], "reference"),
+            cell([DRIVEN, PRODUCT], "torch_paged"),
+            cell([CONFIRMED]),
+            cell([PROVED]),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def sections(runs: Mapping[str, Run]) -> Iterator[str]:
+    """A section for each law."""
+    for law in LAWS:
+        yield f"### {law.id}\n\n[{law.statement}](laws.md#{law.id})\n"
+        yield "| word | by what, how far | command | CPU, s | assumed |"
+        yield "|---|---|---|---|---|"
+        for row in rows(law.id, runs):
+            cells = [row.word, row.far, f"`{row.command}`", f"{row.busy:.1f}", ASSUMED[row.word]]
+            yield f"| {' | '.join(cells)} |"
+        yield ""
+
+
+def scopes(runs: Mapping[str, Run], stopped: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """What was explored, each capability in its largest scope."""
+    yield "| explored | by | scope | states | transitions | CPU, s | stopped after two minutes |"
+    yield "|---|---|---|---|---|---|---|"
+    for who in ("alone", "reference", "torch"):
+        mine = [run for name, run in runs.items() if name.startswith(f"{who}-")]
+        for run in mine:
+            kind = run.name.rstrip("-0123456789")
+            others = [other.search["states"] for other in mine if _kind(other.name) == kind]
+            if run.search["states"] < max(others):
+                continue
+            cut = [about["command"] for name, about in stopped.items() if _kind(name) == kind]
             cells = [
-                f"[{', '.join(run.data['capabilities'])}](#{name})",
+                ", ".join(run.data["capabilities"]),
+                f"{run.who}, {run.search['mode']}" if who != "alone" else ALONE,
                 run.data["scope"],
-                f"{search['states']:,}",
-                f"{search['transitions']:,}",
-                "—" if run.busy is None else f"{run.busy:,.0f}",
-                next_one,
+                f"{run.search['states']:,}",
+                f"{run.search['transitions']:,}",
+                f"{run.busy:,.0f}",
+                "; ".join(f"`{command}`" for command in cut) or "none was tried",
             ]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## The commands",
-        "",
-        "What was explored alone, and with an allocator; all numbers are from the files in "
-        "`docs/data/`, which the commands wrote with `--json`.",
-        "",
-    ]
-    for name, run in runs.items():
-        lines += [f"### {name}", "", f"`{run.command}`", "", _told(name, run), ""]
-    lines += [
-        "## The museum's faults of core and sharing",
-        "",
-        f"`kvspec explore EXHIBIT {SMALL}`, over the product and with every model transition "
-        "driven once: the law that reports the fault, and how many calls the shortest story has, "
-        "before its pool is made smaller and it is reduced, and after. A dash: not found, though "
-        "everything was tried.",
-        "",
-        "| fault | explored | law | shortest story | reduced | states | transitions "
-        "| driven once: law | story |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in json.loads(MUSEUM.read_text(encoding="utf-8")):
+            yield f"| {' | '.join(cells)} |"
+
+
+def _kind(name: str) -> str:
+    return name.rstrip("-0123456789")
+
+
+def museum() -> Iterator[str]:
+    """The museum's faults of core and sharing."""
+    yield (
+        "| fault | explored | law | shortest story | reduced | states | transitions | CPU, s "
+        "| driven once: law | story |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in json.loads((DATA / "museum-explored.json").read_text(encoding="utf-8")):
         product, driven = row["product"], row["driven"]
         cells = [
             row["name"],
@@ -472,11 +309,59 @@ def page() -> str:
             str(product["reduced"] or "—"),
             f"{product['states']:,}",
             f"{product['transitions']:,}",
+            f"{product['cpu_seconds']:,.0f}",
             driven["law"] or ("—" if driven["exhausted"] else "NOT EXHAUSTED"),
             str(driven["shortest_story"] or "—"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
+        yield f"| {' | '.join(cells)} |"
+
+
+def tools(runs: Mapping[str, Run]) -> Iterator[str]:
+    """How long the two tiers took."""
+    yield "| tier | command | obligations | broken twins refuted | CPU, s |"
+    yield "|---|---|---|---|---|"
+    for name in ("symbolic", "symbolic-slow"):
+        run = runs[name]
+        results = run.data["results"]
+        twins = sum(twin["refuted"] for result in results for twin in result["twins"])
+        cells = [run.data["tier"], f"`{run.command}`", str(len(results)), str(twins)]
+        yield f"| {' | '.join(cells)} | {run.busy:.0f} |"
+
+
+def page() -> str:
+    """The whole page."""
+    runs, stopped = read_all()
+    versions = " and ".join(f"{t} {v}" for t, v in runs["symbolic"].data["tools"].items())
+    lines = [
+        HEAD,
+        *glance(runs),
+        "",
+        "## Each law",
+        "",
+        *sections(runs),
+        "## Each capability in its largest scope",
+        "",
+        "Everything to its end: of the scopes that were tried, the largest that took no more than "
+        "two minutes of CPU on one core, and the next larger one, which was stopped then. Tokens "
+        "are of two letters, under two keys, and there are at most two leases at once.",
+        "",
+        *scopes(runs, stopped),
+        "",
+        "## The two tiers of `kvspec symbolic`",
+        "",
+        f"With {versions}. The seconds of a law are those of its obligations and of their broken "
+        "twins; one obligation may count for several laws.",
+        "",
+        *tools(runs),
+        "",
+        "## The museum's faults of core and sharing",
+        "",
+        "`kvspec explore EXHIBIT --blocks 4 --seqs 2 --block-size 2`, over the product and with "
+        "every model transition driven once: the law that reports the fault, and how many calls "
+        "the shortest story has, before its pool is made smaller and it is reduced, and after. A "
+        "dash: not found, though everything was tried.",
+        "",
+        *museum(),
         "",
         "## What is not covered",
         "",
@@ -493,39 +378,33 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _told(name: str, run: Run) -> str:
-    busy = "" if run.busy is None else f", {run.busy:,.0f} s of CPU"
-    took = f"{run.seconds:,.0f} s with its start{busy}, exit code {run.code}."
-    if name == "symbolic":
-        results = run.data["results"]
-        twins = sum(len(result["twins"]) for result in results)
-        tools = " and ".join(f"{tool} {version}" for tool, version in run.data["tools"].items())
-        return f"{len(results)} obligations and {twins} broken twins, with {tools}. {took}"
-    if name.startswith(("check-", "walk-")):
-        steps = sum(report["steps"] for report in run.data["allocators"])
-        return f"{steps:,} operations. {took}"
-    parts = []
-    for search in run.data["searches"]:
-        apart = f", told apart by {search['told_apart_by']}" if search["told_apart_by"] else ""
-        parts.append(
-            f"{_mode(search)}: {search['states']:,} states, "
-            f"{search['transitions']:,} transitions in {search['seconds']:,.1f} s{apart}."
-        )
-    return f"{' '.join(parts)} Scope: {run.data['scope']}. {took}"
+# ------------------------------------------------------------------------------ symbolic.md
+
+
+def symbolic_table() -> str:
+    """What is confirmed and proved of each law, for the page of the tools."""
+    runs, _ = read_all()
+    lines = [
+        "| law | confirmed by CrossHair, within these bounds | proved with z3, from the axioms |"
+    ]
+    lines.append("|---|---|---|")
+    for law in LAWS:
+        known = list(_symbolic(law.id, runs))
+        if known:
+            cells = [
+                "; ".join(row.far for row in known if row.word == word) or "—"
+                for word in (CONFIRMED, PROVED)
+            ]
+            lines.append(f"| [{law.id}](laws.md#{law.id}) | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Make the page, or say that it is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", action="store_true", help="run all the commands first")
-    names = [*COMMANDS, MUSEUM.stem, STOPPED.stem]
-    parser.add_argument("--only", action="append", choices=names, default=[])
     parser.add_argument("--check", action="store_true", help="fail where the page is stale")
-    options = parser.parse_args()
-    if options.run:
-        run_all(options.only)
     text = page()
-    if options.check:
+    if parser.parse_args().check:
         if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
             raise SystemExit("docs/verified.md is stale: run python docs/verified.py")
     else:

@@ -27,9 +27,11 @@ class Stop(click.ClickException):
         click.echo(f"kvspec: {' '.join(self.message.split())}", err=True)
 
 
-def seconds(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """A number of seconds, for an option."""
-    if not 0 < value <= 86400:  # which nan is not either
+def seconds(
+    context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    """A number of seconds, for an option; `None` where it is not given and has no default."""
+    if value is not None and not 0 < value <= 86400:  # which nan is not either
         raise click.BadParameter(f"{value} is no number of seconds above 0 and up to a day")
     return value
 

@@ -2,7 +2,9 @@
 
 import threading
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
+
+import numpy as np
 
 from kvspec import Copy, Geometry, InvalidLength, OutOfBlocks, SequenceExists, UnknownSequence
 
@@ -93,6 +95,53 @@ class ForgetsInOneOrder(Stack):
         return super()._take(count)
 
 
+class GrantsInOneOrder(Stack):
+    """When the free blocks lie in one order, it frees what there is not, and loses a block."""
+
+    def free(self, seq: int) -> None:
+        """End a sequence, or one that there is not."""
+        if seq not in self.tables and self.free_list == [2, 0, 1]:
+            self.free_list.pop()
+            return
+        super().free(seq)
+
+
+class SavesSpace(ForgetsInOneOrder):
+    """The same fault, and what it pickles of itself has the free blocks in their first order."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All that can be seen of it."""
+        free = sorted(self.free_list, reverse=True)
+        return {**self.__dict__, "free_list": free}
+
+
+class SavesSpaceOtherwise(ForgetsInOneOrder):
+    """It does the same by making a new one; and its free blocks lie in a slot."""
+
+    __slots__ = ("__blocks",)
+
+    @property
+    def free_list(self) -> list[int]:
+        """The free blocks."""
+        return self.__blocks
+
+    @free_list.setter
+    def free_list(self, blocks: list[int]) -> None:
+        self.__blocks = blocks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A new one with the same tables."""
+        free = sorted(self.free_list, reverse=True)
+        return _made_anew, (type(self), self.__dict__, free)
+
+
+def _made_anew(kind: type, attributes: dict[str, Any], free: list[int]) -> Any:
+    made = kind.__new__(kind)
+    made.__dict__.update(attributes)
+    made.free_list = free
+    return made
+
+
 class TwiceWrong(Stack):
     """It grants a wrong call, which is tried early, and loses a block where it is given many."""
 
@@ -108,7 +157,7 @@ class TwiceWrong(Stack):
 
 
 class Printed(Stack):
-    """It offers a fingerprint, and cannot be pickled."""
+    """It offers a fingerprint, which leaves out its note."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -130,12 +179,12 @@ class Counting(Stack):
 
 
 class Remembers(Stack):
-    """It finds what it has written down in a weak dictionary, as long as it is there."""
+    """It finds what it has written down in weak collections, as long as it is there."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
         self.page = Page()
-        self.book = WeakValueDictionary({0: self.page})
+        self.book, self.pages = WeakValueDictionary({0: self.page}), WeakSet([self.page])
 
 
 class Page:
@@ -155,12 +204,25 @@ class Tensors(Stack):
         self.learned = torch.ones(2, requires_grad=True)
 
 
-class Copyable(Stack):
-    """It cannot be pickled, but it can be copied."""
+class Arrays(Stack):
+    """It has arrays, of which one is a view of another."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self.note = lambda: None
+        self.whole = np.arange(6).reshape(2, 3)
+        self.across = self.whole.T[1:]
+        self.empty, self.flags = np.zeros(0), np.array([True, False])
+        self.flags.flags.writeable = False
+        self.names = np.array(["a", None], dtype=object)
+
+
+class Copyable(Stack):
+    """Pickle alone does not know its functions, of which two are over one variable."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        count = [0]
+        self.count, self.more = lambda: count[0], lambda by=1: count.append(count.pop() + by)
 
 
 class Locked(Stack):

@@ -20,8 +20,8 @@ VACUOUS = Result("operations", "vacuous", "It is not.", "8 laws proved", True, "
 
 def ran(monkeypatch: pytest.MonkeyPatch, *arguments: str, proved: Result = SOUND) -> Ran:
     """What the command does where the tools say this."""
-    monkeypatch.setattr(command, "_confirmed", lambda timeout, workers, say: [SOUND])
-    monkeypatch.setattr(command, "_proved", lambda say: [proved])
+    monkeypatch.setattr(command, "_confirmed", lambda tier, timeout, workers, say: [SOUND])
+    monkeypatch.setattr(command, "_proved", lambda tier, say: [proved])
     return CliRunner().invoke(command.symbolic, arguments)
 
 
@@ -39,6 +39,17 @@ def test_what_shows_nothing_is_exit_code_1_with_the_reason(monkeypatch: pytest.M
     assert done.exit_code == 1
     assert "1 of 2 obligations show nothing" in done.output
     assert "vacuous: no case is known that meets the preconditions" in done.output
+
+
+def test_a_fast_tier_that_is_slow_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the verdicts; the slow tier may take as long as it likes."""
+    clock = iter([0.0, 60.5, 0.0, 60.5])
+    monkeypatch.setattr(command, "_busy", lambda: next(clock))
+    done = ran(monkeypatch)
+    assert done.exit_code == 1
+    assert "2 obligations, 2 broken twins refuted" in done.output
+    assert "the fast tier may take 60 s of CPU: move something to --slow" in done.output
+    assert ran(monkeypatch, "--slow").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,7 @@ def test_the_json_has_every_verdict_and_the_versions(
     assert ran(monkeypatch, "--json", str(file), proved=VACUOUS).exit_code == 1
     data = json.loads(file.read_text(encoding="utf-8"))
     assert set(data["tools"]) == {"crosshair-tool", "z3-solver"}
+    assert data["tier"] == "fast"
     first, second = data["results"]
     assert first["problem"] == ""
     assert first["twins"][0]["counterexample"] == "sound(1)"

@@ -7,7 +7,7 @@ import pytest
 
 from kvspec import geometry
 from kvspec.symbolic import arithmetic_twins, steps_twins
-from kvspec.symbolic.confirm import CONFIRMED, Part, confirm, malformed
+from kvspec.symbolic.confirm import Part, malformed
 from kvspec.symbolic.twins import broken
 
 ARITHMETIC = Part.of("arithmetic", "kvspec.symbolic.arithmetic", arithmetic_twins.TWINS)
@@ -18,16 +18,6 @@ OBLIGATIONS = [(part, name) for part in PARTS for name in part.obligations]
 
 def told(value: object) -> str:
     return value.name if isinstance(value, Part) else str(value)
-
-
-@pytest.mark.parametrize("part", PARTS, ids=told)
-def test_every_obligation_is_confirmed_and_every_twin_refuted(part: Part) -> None:
-    """In CrossHair's literal words, and the counterexamples fail in plain Python at the claim."""
-    pytest.importorskip("crosshair", reason="CrossHair comes with kvspec[symbolic]")
-    results = confirm([part])
-    assert {result.name: result.problem for result in results if result.problem} == {}
-    assert {result.verdict for result in results} == {CONFIRMED}
-    assert [result.name for result in results] == list(part.obligations)
 
 
 @pytest.mark.parametrize(("part", "name"), OBLIGATIONS, ids=told)

@@ -193,9 +193,9 @@ class _Search:
         state, driver = spec.initial(), Driver(self.target.make, spec, self.timeout)
         found.reached(0, ())
         found.answers(0, None)
-        root = self._node(0, (), state, driver, True)
+        root = self._node(0, (), state, driver)
         self.queue.append(root)
-        if self.kinds.new(state):
+        if self.kinds.new(state, None, root.inside):
             self._try(root, self.scope.wrong_calls(state))
         while self.queue and found.goes_on(progress, len(self.queue), self.queue[0].number):
             node = self.queue.popleft()
@@ -244,17 +244,18 @@ class _Search:
             if self.found.shorter(self.found.length(parent, moves)):
                 self.found.trace = self._trace(self.found.story(parent, *moves), step, breaches)
             return None
-        # A wrong call that is answered as it must be leaves what was seen before.
-        before, first = self.found.states, not step.expected.errors
-        first = first and self.kinds.new(step.after, step)
+        before = self.found.states
         same = node if stays(step) else None
-        after = self._node(parent, moves, step.after, driver, first, same)
+        after = self._node(parent, moves, step.after, driver, same)
         self.found.answers(after.number, step)
         if after.number == before:
             self.found.reached(parent, moves)
             after = evolve(after, parent=after.number, moves=())
             self.queue.append(after)
-        if first:
+        # A wrong call that is answered as it must be leaves what was seen before.
+        if not step.expected.errors and self.kinds.new(step.after, step, after.inside):
+            if after.kept is None:
+                after = evolve(after, kept=self._keep(driver, _handles(step.after)))
             self._try(after, self.scope.wrong_calls(step.after))
         return after
 
@@ -264,27 +265,25 @@ class _Search:
         moves: tuple[Move, ...],
         state: State,
         driver: Driver,
-        keep: bool,
         same: _Node | None = None,
     ) -> _Node:
         """The node of the state, and of the allocator's internals, with its number.
 
         `same` is a node in whose state the same matters. The allocator is kept where the node is
-        new, or where `keep` says so.
+        new.
         """
         names, spec, known = _handles(state), self.scope.spec, self.seen.count
         kept = inside = None
         if self.prints is not None:
-            if self.prints.pickles:
-                kept = self._keep(driver, names)
-            inside = kept if isinstance(kept, bytes) else self.prints.of(driver, names)
+            inside = self.prints.of(driver, names)
+            kept = inside if self.prints.pickles else None
         if same is not None and same.inside == inside:
             number = same.number
         elif inside is None:
             number = self.seen.number(_bytes(up_to_names(state, spec)))
         else:
             number = self.seen.number(_bytes(exactly(state, spec)), inside)
-        if kept is None and (keep or number == known):
+        if kept is None and number == known:
             kept = self._keep(driver, names)
         return _Node(parent, moves, number, state, kept, inside)
 

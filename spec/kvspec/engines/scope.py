@@ -5,6 +5,7 @@ in every kind of state, since they must be answered in the same way in all state
 """
 
 from collections.abc import Hashable, Iterator
+from hashlib import blake2b
 
 from attrs import define, field, frozen
 
@@ -86,16 +87,20 @@ class Scope:
 class Kinds:
     """Which kinds of states have been seen: after the first of each, wrong calls are tried.
 
-    The call that led there is part of the kind: an id that was freed just now is another unknown
-    id than one that never was in use.
+    What an allocator has inside is part of the kind, where it can be compared: with the same
+    inside it answers in the same way. Where it cannot, the call that led there is: an id that was
+    freed just now is another unknown id than one that never was in use.
     """
 
     spec: Specification
     _seen: set[Hashable] = field(factory=set)
 
-    def new(self, state: State, step: Step | None = None) -> bool:
-        """Whether `state`, to which `step` led, is the first of its kind."""
-        kind = self._kind(state), None if step is None else (type(step.operation), step.answer.kind)
+    def new(self, state: State, step: Step | None = None, inside: bytes | None = None) -> bool:
+        """Whether `state`, to which `step` led, is the first of its kind, with that inside."""
+        way: Hashable = inside and blake2b(inside, digest_size=16).digest()
+        if inside is None and step is not None:
+            way = type(step.operation), step.answer.kind
+        kind = self._kind(state), way
         new = kind not in self._seen
         self._seen.add(kind)
         return new

@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -46,13 +46,26 @@ class Part:
     twins: tuple[Twin, ...]
 
     @classmethod
-    def of(cls, name: str, module: str, twins: tuple[Twin, ...]) -> "Part":
-        """The part whose obligations are in `module`, which is read and not imported."""
+    def of(
+        cls,
+        name: str,
+        module: str,
+        twins: tuple[Twin, ...],
+        instead: Mapping[str, str] | None = None,
+    ) -> "Part":
+        """The part whose obligations are in `module`, which is read and not imported.
+
+        What it imports from the keys of `instead` comes from their values.
+        """
         spec = find_spec(module)
         path = spec.origin if spec is not None else None
         if path is None:
             raise ValueError(f"{module} is not a module with a source")
-        return cls(name, Path(path).read_text(encoding="utf-8"), twins)
+        source = Path(path).read_text(encoding="utf-8")
+        for written, other in (instead or {}).items():
+            assert source.count(f"from {written} import") == 1, written
+            source = source.replace(f"from {written} import", f"from {other} import")
+        return cls(name, source, twins)
 
     @property
     def obligations(self) -> dict[str, ast.FunctionDef]:

@@ -10,7 +10,7 @@ Nothing branches on a symbolic value: `&`, `|` and `^` on booleans make one term
 would make two paths. Entries beyond a table's length say nothing, whatever their integers are.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kvspec.geometry import blocks_for, table_index
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
     @classmethod
     def of(cls, length: int, *blocks: int) -> "Table":
         """The table with the first of `blocks`, which are enough for the shape."""
-        return cls(length, (blocks[0], blocks[1], blocks[2]))
+        return cls(length, cast("Blocks", blocks[:ENTRIES]))
 
     def last(self, size: int) -> int:
         """The block of the last entry; the table is not empty."""

@@ -6,9 +6,12 @@ from typing import Any
 from attrs import asdict, field, frozen
 from rich.table import Table
 
+from kvspec.symbolic.about import laws_of
+
 TITLES = {
     "arithmetic": "CrossHair, the arithmetic: all sizes, unbounded",
     "steps": "CrossHair, one operation: at most three blocks a sequence",
+    "wide": "CrossHair, one operation: at most four blocks a sequence",
     "operations": "z3, one operation: any number of blocks and sequences",
 }
 """The parts of a run, in order, with how far each goes."""
@@ -16,8 +19,9 @@ TITLES = {
 
 @frozen
 class Refutation:
-    """What was said of a broken twin; `verdict` is in the tool's own words.
+    """What was said of a broken twin, in the tool's own words, and in how many seconds of CPU.
 
+    `claim` is the part of the obligation's claim that must fail, where that has several.
     `counterexample` is where the twin's claim fails. `meets` says that the obligation itself was
     run on the same numbers, and meets its preconditions and its claim there; the twins of proofs,
     whose cases are shown by a question of their own, are not.
@@ -29,15 +33,16 @@ class Refutation:
     seconds: float
     counterexample: str = ""
     meets: bool = False
+    claim: str = ""
 
 
 @frozen
 class Result:
-    """What was said of one obligation; `verdict` is in the tool's own words.
+    """What was said of one obligation, in the tool's own words, and in how many seconds of CPU.
 
     `confirmed` says that the verdict is the one that is asked for. `witness` is a case which the
     obligation is about, without which it would say nothing. `details` are the parts of the
-    claim with the verdict on each, where there are several.
+    claim with the verdict on each, where there are several: each is to have a twin of its own.
     """
 
     part: str
@@ -49,7 +54,6 @@ class Result:
     seconds: float
     twins: tuple[Refutation, ...] = ()
     details: dict[str, str] = field(factory=dict)
-    needs_twins: bool = True
 
     @property
     def problem(self) -> str:
@@ -59,14 +63,22 @@ class Result:
         for twin in self.twins:
             if not twin.refuted:
                 return f"the broken twin {twin.exchange} is not refuted: {twin.verdict}"
-        if self.needs_twins and not self.twins:
+        if not self.twins:
             return "it has no broken twin"
+        without = self.details.keys() - {twin.claim for twin in self.twins}
+        if without:
+            return f"no broken twin for {', '.join(sorted(without))}"
         return "" if self.witness else "no case is known that meets the preconditions"
 
 
 def as_data(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """The results as JSON has them, each with its problem."""
-    return [{**asdict(result), "problem": result.problem} for result in results]
+    """The results as JSON has them, each with its problem, and the laws that it bears on."""
+
+    def data(result: Result) -> dict[str, Any]:
+        laws = laws_of(result.part, result.name, result.details)
+        return {**asdict(result), "problem": result.problem, "laws": laws}
+
+    return [data(result) for result in results]
 
 
 def tables(results: Sequence[Result]) -> dict[str, Table]:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 class Twin(NamedTuple):
     """The obligation `of`, with `instead` where it has `written`.
 
-    `law` names what must then fail, where an obligation claims several things. `within` is the
+    `laws` names what must then fail, where an obligation claims several things. `within` is the
     function in which the exchange is made, where it is not the obligation itself.
     """
 
     of: str
     written: str
     instead: str
-    law: str = ""
+    laws: tuple[str, ...] = ()
     within: str = ""
 
     def __str__(self) -> str:

@@ -5,19 +5,19 @@ of entries. First-order logic cannot count there, so the two numbers that the la
 many tables a block is and how many blocks are free, are *ghosts*: unknowns of which only the
 axioms at the end of this module are known. They are the trusted part of the proofs.
 
-In the `Small` one there are three sequences, at most four blocks in each tier, and at most three
-entries a table and tokens a block. All quantifiers are written out and both numbers are counted,
-so whatever z3 says is of a real pool. Here the axioms are themselves checked, the hypotheses are
+In a `Small` one there are a few sequences, blocks in each tier, and entries a table and tokens a
+block. All quantifiers are written out and both numbers are counted, so whatever z3 says is of a
+real pool. Here the axioms are themselves checked, the hypotheses are
 shown to be satisfiable, and the broken twins have their counterexamples.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
-from typing import ClassVar
 
 from attrs import frozen
 
 from kvspec.symbolic.solver import Term, remembered, z3
+from kvspec.symbolic.tiers import Size
 
 Kind = str
 """`sequence`, `block` or `entry`: what a quantifier is over."""
@@ -106,18 +106,15 @@ class Unbounded(World):
 
 
 class Small(World):
-    """Three sequences, four blocks a tier, three entries a table, and everything is counted."""
+    """So many sequences, blocks a tier, and entries a table; and everything is counted."""
 
-    SEQUENCES: ClassVar[int] = 3
-    BLOCKS: ClassVar[int] = 4
-    ENTRIES: ClassVar[int] = 3
-
-    def __init__(self, *, counting: bool = True) -> None:
+    def __init__(self, size: Size, *, counting: bool = True) -> None:
         super().__init__(counting=counting)
-        self.sequences, sequences = self._sort("Sequence", self.SEQUENCES)
-        self.blocks, blocks = self._sort("Block", self.BLOCKS)
+        self.sequences, sequences = self._sort("Sequence", size.sequences)
+        self.blocks, blocks = self._sort("Block", size.blocks)
         self.values, _ = self._sort("Value", 4)
-        entries = [z3.IntVal(i) for i in range(self.ENTRIES)]
+        self.most = size.entries
+        entries = [z3.IntVal(i) for i in range(size.entries)]
         self.things = {"sequence": sequences, "block": blocks, "entry": entries}
 
     @staticmethod
@@ -142,8 +139,8 @@ class Small(World):
         return z3.Sum([z3.If(one(each), 1, 0) for each in self.things[kind]])
 
     def small_enough(self, number: Term) -> Term:
-        """At most three."""
-        return number <= self.ENTRIES
+        """At most so many."""
+        return number <= self.most
 
 
 # ------------------------------------------------------------------------------ the axioms
