@@ -349,9 +349,9 @@ ROOM = Room(
     reactions={LeaseBegun: _begun, LeaseEnded: _ended},
     proposals=(
         Proposal("begin_transfer", _can_begin, _begin, weight=3),
-        Proposal("begin_cached", _can_begin_cached, _begin_cached, weight=12),
+        Proposal("begin_cached", _can_begin_cached, _begin_cached, weight=24),
         Proposal("end_transfer", _can_end, _end),
-        Proposal("leave_in_flight", _can_leave, _leave, weight=6),
+        Proposal("leave_in_flight", _can_leave, _leave, weight=10),
         Proposal("land", _can_land, _land, urgent=True),
     ),
     weight=3,

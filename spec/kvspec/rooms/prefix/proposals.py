@@ -132,8 +132,11 @@ def _press(state: State, spec: "Specification", chooser: Chooser) -> Operation:
     """A new prompt for which one or two cached blocks must be given up, or all that is free."""
     size, free = spec.geometry.block_size, spec.available(state)
     most = min(spec.geometry.max_tokens or _MOST_TOKENS, _MOST_TOKENS)
-    uncached = free - len(state.at().idle)
-    blocks = chooser.pick((*[uncached + 1] * 3, uncached + 2, uncached + 2, free))
+    idle = len(state.at().idle)
+    uncached = free - idle
+    # Which are given up first does not show where all are.
+    few = uncached + min(2, max(1, idle - 1))
+    blocks = chooser.pick((*[uncached + 1] * 3, few, few, free))
     length = min(min(free, blocks) * size - chooser.pick((0, 0, 1)), most)
     tokens = (2, *(chooser.integer(0, 1) for _ in range(length - 1)))[:length]
     return AllocatePrompt(chooser.pick(new_ids(state)), tokens)
