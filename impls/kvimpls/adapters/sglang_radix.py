@@ -267,7 +267,8 @@ class RadixCache(PagedAllocator):
         # alloc_paged_token_slots_extend: "Over estimate the number of tokens: assume each request
         # needs a new page", and evict for that, so that also an append into a sequence's own last
         # page may have something evicted. And RadixCache.evict gives up leaves as a whole, which
-        # may be many pages.
+        # may be many pages. BaseTokenToKVPoolAllocator.check_decode_capacity compares "after
+        # evicting reclaimable cache", so that what is refused has had all evicted.
         forgets=True,
         # Scheduler.flush_cache does nothing but warn where requests are running.
         reset_when_used="refused",

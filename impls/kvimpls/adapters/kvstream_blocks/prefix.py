@@ -162,9 +162,9 @@ class ExpiringPrefixPages(FilledPrefixPages):
 
     contract = evolve(
         FilledPrefixPages.contract,
-        # Whatever is asked for while pages are short may empty the cache, also if it is refused.
+        # PrefixKVCache.evict_expired: "Remove stale entries and release their pages", all of them,
+        # however few are short; so what is refused may have emptied the cache too.
         forgets=True,
-        eviction="any",
     )
 
     def _fill(self, seq: int, num_tokens: int) -> None:
