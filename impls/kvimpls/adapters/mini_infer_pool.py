@@ -278,42 +278,60 @@ class MiniInferChecked(MiniInferPool):
         table = request.block_table
         need = -(-(table.num_tokens + num_tokens) // self.block_size)
         need -= len(table.physical_block_ids)
-        self._make_room(need)
         if self.block_pool.num_free < need:
             if request.cached and not any(request is one for one in self.running.values()):
                 table.free(self.block_pool)
             raise OutOfBlocks(f"{need} more blocks: {self!r}")
         super()._append_slots(request, num_tokens)
 
-    def _make_room(self, need: int) -> None:
-        """Nothing: `InferenceEngine` never evicts."""
-
 
 class MiniInferEvicting(MiniInferChecked):
     """The same, whose caller evicts "when VRAM is tight", in the words of `evict_lru`.
 
-    It goes on until there is room, where there can be. Nothing in the engine calls `evict_lru`;
-    this factory shows what lies behind.
+    Nothing in the engine calls it; this factory shows what lies behind.
     """
 
-    contract = evolve(MiniInferPool.contract, capabilities=("core", "prefix", "introspection"))
+    contract = evolve(
+        MiniInferPool.contract,
+        capabilities=("core", "prefix", "eviction", "introspection"),
+        # Only evict_lru takes a block out of the cache, and BlockPool.allocate_block calls nothing.
+        eviction="explicit",
+    )
 
-    def _make_room(self, need: int) -> None:
+    def evict(self, num_blocks: int) -> list[int]:
+        """The blocks that `evict_lru` has taken out of the cache."""
+        before = list(self.prefix_cache.last_accessed)
+        self.prefix_cache.evict_lru(self.block_pool, num_blocks)
+        return [block for block in before if block not in self.prefix_cache.last_accessed]
+
+
+class MiniInferTouching(MiniInferEvicting):
+    """The same, whose caller looks up all that runs before it evicts, so that this goes last.
+
+    And it asks for no more than nobody uses. That is as far as a caller can help; a hit that came
+    from another request's block is looked up with it, and then the head of the two is the older.
+    """
+
+    # evict_lru is to "evict the least recently used cached prefix blocks".
+    contract = evolve(MiniInferEvicting.contract, order="lru")
+
+    def evict(self, num_blocks: int) -> list[int]:
+        """The blocks that `evict_lru` has taken out of the cache, the hits given back before."""
+        for request in self.running.values():
+            blocks, _ = self.prefix_cache.match_prefix(request.tokens, self.block_pool)
+            self.block_pool.free_blocks(blocks)
         counts, cached = self.block_pool.ref_counts, self.prefix_cache.last_accessed
-        if self.block_pool.num_free + sum(counts[block] == 1 for block in cached) < need:
-            return
-        while self.block_pool.num_free < need:
-            self.prefix_cache.evict_lru(self.block_pool)
+        return super().evict(min(num_blocks, sum(counts[block] == 1 for block in cached)))
 
 
-class MiniInferStore(MiniInferEvicting):
+class MiniInferStore(MiniInferChecked):
     """The same, with the data of `InferenceEngine.step`: core, prefix, store and attention."""
 
     contract = evolve(
         MiniInferPool.contract,
         capabilities=("core", "prefix", "store", "attention"),
-        # evict_lru gives up the contents of blocks in use too, which MiniInferEvicting shows.
-        forgets=True,
+        # InferenceEngine never evicts: MiniInferPool is judged for that.
+        eviction="explicit",
     )
 
 
