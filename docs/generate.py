@@ -68,6 +68,7 @@ BROKEN_BY: Mapping[str, type] = {
     "in-flight": museum.FirstLeaseReleases,
     "copy-on-write": museum.ForgottenCopyOnWrite,
     "fork": faults.ForksFullBlocksOnly,
+    "batch": faults.CopiesForTheLastToo,
     "no-overlap": faults.FreesTwice,
     "needless-copy": faults.CopiesBeforeEveryWrite,
     "placement": faults.TakesFromTheTop,

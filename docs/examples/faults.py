@@ -1,14 +1,16 @@
-"""Allocators that each break one law which no exhibit of the museum breaks.
+"""Allocators that each break one law which no exhibit of the museum breaks first.
 
 They are the reference but for a few lines, and `docs/generate.py` shows on the page of laws
 how they fail.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from kvimpls.museum.batch import DecidesForAllAtOnce
 from kvimpls.reference import Reference, SequenceState, StoredReference
 from kvspec import Admission, Contract, Copy, Geometry, InvalidLength, OutOfBlocks, Unspecified
 
@@ -77,6 +79,17 @@ class ForksFullBlocksOnly(Reference):
         if sequence.length % self._geometry.block_size:
             self._references[sequence.blocks.pop()] -= 1
         return copies
+
+
+class CopiesForTheLastToo(DecidesForAllAtOnce):
+    """A batch copies what is shared for the last writer too, unless it lacks the blocks."""
+
+    def append_batch(self, seqs: Sequence[int], num_tokens: int | Sequence[int]) -> list[Copy]:
+        """Append to each of `seqs`, and if that is refused as the reference does."""
+        try:
+            return super().append_batch(seqs, num_tokens)
+        except OutOfBlocks:
+            return Reference.append_batch(self, seqs, num_tokens)
 
 
 class FreesTwice(Reference):

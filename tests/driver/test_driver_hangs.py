@@ -14,7 +14,7 @@ from hostile import Plain, doing, reported
 from kvspec import Geometry
 from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import target
-from kvspec.driver.watchdog import TimeUp, within
+from kvspec.driver.watchdog import TimeUp, watching, within
 from kvspec.engines.session import Session
 from kvspec.suite.check import check_allocator
 from kvspec.traces.trace import to_json
@@ -280,6 +280,17 @@ def test_an_allocator_may_use_the_alarm_itself(previous_handler):
         return right
 
     assert not one_call(doing("allocate", alarmed)).breaches
+
+
+def test_the_alarm_beats_again_after_a_call_that_stopped_it(previous_handler):
+    """Not at once, but some calls later; a beat between calls disturbs nobody."""
+    with watching():
+        within(PATIENCE, signal.setitimer, signal.ITIMER_REAL, 0.0)
+        for _ in range(64):
+            assert within(PATIENCE, int) == 0
+        time.sleep(0.2)
+        with pytest.raises(TimeUp):
+            within(TIMEOUT, spin)
 
 
 def test_an_interruption_stays_out_of_the_collectors_callbacks(monkeypatch):

@@ -344,6 +344,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_evict`",
         records=("B27",),
         sources=("GeeeekExplorer/nano-vllm#163",),
+        broke=("admission",),
+        verdict="Both are right: where a live sequence has the same contents the hit takes the "
+        "free block instead, which is one more than the call needs, and it is refused.",
     ),
     Exhibit(
         prefix.InheritsTheMark,
