@@ -1,9 +1,9 @@
 """Carry out the commands behind `docs/verified.md`, and write what they say into `docs/data/`.
 
-`python docs/verified_runs.py` runs all, which takes more than an hour of one core; names of runs, or of
-kinds of them, run those alone. `runs.json` has of each command how long it took and how it ended,
-and beside it lies what the command wrote with `--json`; of a scope that did not end within its
-seconds of CPU there is the first alone.
+`python docs/verified_runs.py` runs all, which takes more than an hour of one core; names of runs,
+or of kinds of them, run those alone. `runs.json` has of each command how long it took and how it
+ended, and beside it lies what the command wrote with `--json`; of a scope that did not end within
+its seconds of CPU there is the first alone.
 """
 
 import argparse
