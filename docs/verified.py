@@ -283,7 +283,7 @@ def scopes(runs: Mapping[str, Run], stopped: Mapping[str, dict[str, Any]]) -> It
                 f"{run.search['states']:,}",
                 f"{run.search['transitions']:,}",
                 f"{run.busy:,.0f}",
-                "; ".join(f"`{command}`" for command in cut) or "none was tried",
+                "; ".join(f"`{command}`" for command in cut) or "no larger one was tried",
             ]
             yield f"| {' | '.join(cells)} |"
 
@@ -342,8 +342,9 @@ def page() -> str:
         "## Each capability in its largest scope",
         "",
         "Everything to its end: of the scopes that were tried, the largest that took no more than "
-        "two minutes of CPU on one core, and the next larger one, which was stopped then. Tokens "
-        "are of two letters, under two keys, and there are at most two leases at once.",
+        "two minutes of CPU on one core, and the next larger one, which was stopped then. Where no "
+        "larger one was tried, it may be that one ends as well. Tokens are of two letters, under two "
+        "keys, and there are at most two leases at once.",
         "",
         *scopes(runs, stopped),
         "",
