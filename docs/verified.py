@@ -342,8 +342,8 @@ def page() -> str:
         "## Each capability in its largest scope",
         "",
         "Everything to its end: of the scopes that were tried, the largest that took no more than "
-        "two minutes of CPU on one core, and the next larger one, which was stopped then. Where no "
-        "larger one was tried, it may be that one ends as well. Tokens are of two letters, under two "
+        "two minutes of CPU on one core, and the next larger one, which was stopped then. Where "
+        "no larger one was tried, one may end as well. Tokens are of two letters, under two "
         "keys, and there are at most two leases at once.",
         "",
         *scopes(runs, stopped),
