@@ -120,8 +120,14 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
             (6, 3),
             (8, 4),
         ),
-        "injection": ((4, 2),),
-        "store": ((4, 2),),
+        "injection": (
+            (4, 2),
+            (6, 2),
+        ),
+        "store": (
+            (4, 2),
+            (6, 2),
+        ),
     },
     "torch": {
         "rollback": ((6, 3),),
@@ -130,16 +136,28 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
             (1, 1, 1, 2),
             (2, 1, 1, 2),
         ),
-        "swap": ((4, 2),),
+        "swap": (
+            (4, 2),
+            (6, 2),
+        ),
         "swap-lease": ((2, 2),),
-        "window": ((4, 2),),
+        "window": (
+            (4, 2),
+            (6, 2),
+        ),
         "lease": ((2, 2),),
         "batch": ((6, 2),),
         "resize": ((4, 3),),
         "introspection": ((6, 3),),
         "groups": ((6, 3),),
-        "injection": ((4, 2),),
-        "store": ((4, 2),),
+        "injection": (
+            (4, 2),
+            (6, 2),
+        ),
+        "store": (
+            (4, 2),
+            (6, 2),
+        ),
     },
 }
 """By what is explored, the scopes for each capability, from the smallest."""
