@@ -39,6 +39,7 @@ CAPABILITIES: dict[str, str] = {
     "reservation": "core,sharing,reservation,admission",
     "prefix": "core,prefix",
     "prefix-by-two": "core,prefix",
+    "eviction": "core,prefix,eviction",
     "swap": "core,sharing,swap",
     "swap-lease": "core,sharing,rollback,swap,lease",
     "window": "core,sharing,rollback,window",
@@ -77,16 +78,26 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
             (2, 1, 2, 3),
             (2, 1, 2, 4),
         ),
+        "eviction": (
+            (2, 1, 1, 2),
+            (2, 2, 1, 2),
+        ),
         "swap": (
             (8, 3),
             (8, 4),
         ),
-        "swap-lease": ((4, 2),),
+        "swap-lease": (
+            (4, 2),
+            (6, 2),
+        ),
         "window": (
             (6, 3),
             (8, 3),
         ),
-        "lease": ((6, 2),),
+        "lease": (
+            (6, 2),
+            (6, 3),
+        ),
         "batch": (
             (6, 2),
             (6, 3),
@@ -95,68 +106,131 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
             (4, 3),
             (6, 3),
         ),
-        "introspection": ((8, 3),),
+        "introspection": (
+            (8, 3),
+            (8, 4),
+        ),
         "groups": (
-            (4, 2),
             (6, 3),
+            (8, 3),
+            (8, 4),
         ),
     },
     "reference": {
-        "rollback": ((6, 3),),
-        "reservation": ((6, 2),),
-        "prefix": ((2, 2, 1, 2),),
-        "swap": ((8, 3),),
-        "swap-lease": ((2, 2),),
+        "rollback": (
+            (6, 3),
+            (8, 3),
+        ),
+        "reservation": (
+            (6, 2),
+            (6, 3),
+        ),
+        "prefix": (
+            (2, 2, 1, 2),
+            (2, 2, 2, 2),
+        ),
+        "eviction": (
+            (2, 1, 1, 2),
+            (2, 2, 1, 2),
+        ),
+        "swap": (
+            (8, 3),
+            (8, 4),
+        ),
+        "swap-lease": (
+            (2, 2),
+            (4, 2),
+        ),
         "window": (
             (4, 2),
             (6, 2),
             (6, 3),
         ),
-        "lease": ((4, 2),),
-        "batch": ((6, 2),),
-        "resize": ((4, 3),),
-        "introspection": ((6, 3),),
+        "lease": (
+            (4, 2),
+            (6, 2),
+        ),
+        "batch": (
+            (6, 2),
+            (6, 3),
+        ),
+        "resize": (
+            (4, 3),
+            (6, 3),
+        ),
+        "introspection": (
+            (6, 3),
+            (8, 3),
+        ),
         "groups": (
             (6, 3),
             (8, 4),
         ),
         "injection": (
-            (4, 2),
             (6, 2),
+            (6, 3),
         ),
         "store": (
-            (4, 2),
             (6, 2),
+            (6, 3),
         ),
     },
     "torch": {
-        "rollback": ((6, 3),),
-        "reservation": ((3, 2),),
+        "rollback": (
+            (6, 3),
+            (8, 3),
+        ),
+        "reservation": (
+            (3, 2),
+            (4, 2),
+        ),
         "prefix": (
-            (1, 1, 1, 2),
             (2, 1, 1, 2),
+            (2, 2, 1, 2),
+        ),
+        "eviction": (
+            (2, 1, 1, 2),
+            (2, 2, 1, 2),
         ),
         "swap": (
-            (4, 2),
             (6, 2),
+            (6, 3),
         ),
-        "swap-lease": ((2, 2),),
+        "swap-lease": (
+            (2, 2),
+            (4, 2),
+        ),
         "window": (
-            (4, 2),
             (6, 2),
+            (6, 3),
         ),
-        "lease": ((2, 2),),
-        "batch": ((6, 2),),
-        "resize": ((4, 3),),
-        "introspection": ((6, 3),),
-        "groups": ((6, 3),),
-        "injection": (
+        "lease": (
+            (2, 2),
             (4, 2),
+        ),
+        "batch": (
             (6, 2),
+            (6, 3),
+        ),
+        "resize": (
+            (4, 3),
+            (6, 3),
+        ),
+        "introspection": (
+            (6, 3),
+            (8, 3),
+        ),
+        "groups": (
+            (6, 3),
+            (8, 3),
+        ),
+        "injection": (
+            (6, 2),
+            (6, 3),
         ),
         "store": (
-            (4, 2),
             (6, 2),
+            (6, 3),
         ),
     },
 }
