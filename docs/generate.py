@@ -138,6 +138,8 @@ def one_field_contracts() -> Iterator[tuple[str, Contract]]:
     yield "relocates=true", Contract(relocates=True)
     yield "eager_fork=tail", Contract(eager_fork="tail")
     yield "eager_fork=all", Contract(eager_fork="all")
+    yield "eviction=any", Contract(eviction="any")
+    yield "forgets=true", Contract(forgets=True)
 
 
 def shaped_for(law: Law, contract: Contract) -> Geometry:
@@ -146,28 +148,42 @@ def shaped_for(law: Law, contract: Contract) -> Geometry:
     return room.shaped(plain_geometry(contract), contract.geometries, None)
 
 
-def _claims(law: Law, contract: Contract) -> bool:
+def _specified(law: Law, contract: Contract) -> tuple[Law, ...]:
+    """The laws of the capability under a contract; none where it is not specified under that."""
     room = next(room for room in ROOMS if room.capability == law.capability)
     claims = tuple(dict.fromkeys(("core", law.capability, *room.needs)))
     try:
-        laws = specification(shaped_for(law, contract), contract, claims).laws
-    except ValueError:  # the capability is not specified under such a contract
-        return False
-    return law in laws and not law.idle(contract)
+        return specification(shaped_for(law, contract), contract, claims).laws
+    except ValueError:
+        return ()
+
+
+def _claims(law: Law, contract: Contract) -> bool:
+    return law in _specified(law, contract) and not law.idle(contract)
 
 
 def silence_of(law: Law) -> str:
     """Under which contracts the law claims nothing; empty where there are none."""
     if not _claims(law, Contract()):
         return "- It claims nothing under the strict contract."
-    silent = [f"`{text}`" for text, contract in one_field_contracts() if not _claims(law, contract)]
-    return f"- It claims nothing under the contract {' or '.join(silent)}." if silent else ""
+    silent = [text for text, contract in one_field_contracts() if not _claims(law, contract)]
+    barred = [text for text in silent if not _specified(law, dict(one_field_contracts())[text])]
+    lines = []
+    if idle := [f"`{text}`" for text in silent if text not in barred]:
+        lines.append(f"- It claims nothing under the contract {' or '.join(idle)}.")
+    if barred:
+        told = " or ".join(f"`{text}`" for text in barred)
+        lines.append(f"- The capability cannot be claimed under the contract {told}.")
+    return "\n".join(lines)
 
 
 def witness_of(law: Law) -> str:
     """The calls of the law's witness, in the plainest geometry."""
     calls = law.witness(shaped_for(law, Contract()))
-    return "\n".join(call_text(OPERATIONS[call.method](**call.fields)) for call in calls)
+    texts = [(call_text(OPERATIONS[call.method](**call.fields)), call.fault) for call in calls]
+    return "\n".join(
+        f"{text} failing at checkpoint {fault}" if fault else text for text, fault in texts
+    )
 
 
 def shown_by(law: Law) -> tuple[type, Trace]:

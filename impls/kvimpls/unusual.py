@@ -191,8 +191,27 @@ class EvictsOnRequest(Reference):
 
     contract: ClassVar[Contract] = Contract(order="lru", eviction="explicit")
 
-    def _fits(self, count: int) -> bool:
-        return count <= len(self._free)
+    def _to_be_had(self) -> int:
+        return len(self._free)
+
+
+class Deduplicates(Reference):
+    """Gives up a block for another that is cached with the same contents, as it publishes."""
+
+    contract: ClassVar[Contract] = Contract(order="lru", deduplicates=True)
+
+    def _publish_up_to(self, sequence: SequenceState, length: int) -> None:
+        super()._publish_up_to(sequence, length)
+        if not self._publishes(sequence):
+            return
+        for index in range(self._full(sequence, length)):
+            block = sequence.blocks[index]
+            contents = self._contents(sequence.tokens, sequence.key, index)
+            other = self._supply.cache.blocks.get(contents)
+            if block is not None and other is not None and other != block:
+                self._pin([other])
+                self._journal.replace(sequence.blocks, index, other)
+                self._let_go([block])
 
 
 class Granules(Reference):

@@ -11,11 +11,13 @@ import time
 import pytest
 from hostile import Plain, doing, reported
 
+from kvimpls.reference import StoredReference
 from kvspec import Geometry
 from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import target
 from kvspec.driver.watchdog import TimeUp, watching, within
 from kvspec.engines.session import Session
+from kvspec.kernel.script import call
 from kvspec.suite.check import check_allocator
 from kvspec.traces.trace import to_json
 
@@ -312,3 +314,22 @@ def test_an_interruption_stays_out_of_the_collectors_callbacks(monkeypatch):
         gc.callbacks.remove(callback)
     assert not lost
     assert gc.isenabled()
+
+
+class WritesForEver(StoredReference):
+    """A store whose write does not come back."""
+
+    def write(self, seq, start, values):
+        sleep()
+
+
+def test_a_write_that_hangs_is_not_taken_for_the_fault_of_the_call_before():
+    """What failed in one call is forgotten before the next one's caller writes."""
+    spec = target(WritesForEver).specification(Geometry(4, 1))
+    session = Session(WritesForEver, spec, timeout=TIMEOUT)
+    session.perform(spec.operation(call("allocate_prompt", seq=0, tokens=(0, 0))))
+    session.perform(spec.operation(call("append", seq=0, num_tokens=1)), fault=1)
+    session.perform(spec.operation(call("mark_written", seq=0, num_tokens=1)))
+    last = session.trace.steps[-1].outcome
+    assert (last.answer.kind, last.fault) == ("hang", None)
+    assert [breach.law for breach in session.breaches] == ["well-formed"]

@@ -189,8 +189,8 @@ def test_a_published_block_that_a_window_leaves_is_not_taken_by_the_same_append(
 class EvictsAnyway(EvictsOnRequest):
     """Gives up cached contents for whoever needs a block, whatever its contract says."""
 
-    def _fits(self, count):
-        return Reference._fits(self, count)
+    def _to_be_had(self):
+        return Reference._to_be_had(self)
 
 
 class TakesWhatItsWindowLeft(Reference):

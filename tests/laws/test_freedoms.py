@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvimpls.reference import Reference
-from kvimpls.unusual import OtherSideCopies
+from kvimpls.reference import Reference, SequenceState
+from kvimpls.unusual import Deduplicates, OtherSideCopies
 from kvspec import Contract, Geometry, OutOfBlocks, Unspecified
 from kvspec.driver.target import target
 from kvspec.engines.replay import run
@@ -222,3 +222,30 @@ def test_a_cached_block_that_is_copied_into_is_given_up() -> None:
         call("lookup", tokens=tokens),
     )
     assert trace.breaches == ()
+
+
+class JoinsUnderTheTransfer(Deduplicates):
+    """A block is freed when another takes its place, though a transfer has it."""
+
+    def _publish_up_to(self, sequence: SequenceState, length: int) -> None:
+        was = list(sequence.blocks)
+        super()._publish_up_to(sequence, length)
+        for before, now in zip(was, sequence.blocks, strict=True):
+            if before is not None and before != now and self._leased(before):
+                self._free.append(before)
+
+
+@pytest.mark.parametrize("make", [Deduplicates, JoinsUnderTheTransfer])
+def test_a_block_that_is_given_up_for_an_equal_one_stays_in_flight(make: type[Reference]) -> None:
+    """It is in no table any more, and nobody else gets it before the transfer ends."""
+    trace = story(
+        make,
+        Geometry(4, 1),
+        call("allocate_prompt", seq=0, tokens=(0, 0)),
+        call("allocate_prompt", seq=1, tokens=(0, 0)),
+        call("begin_transfer", seq=1, lease=0),
+        call("mark_written", seq=0, num_tokens=2),
+        call("mark_written", seq=1, num_tokens=2),
+        call("end_transfer", lease=0),
+    )
+    assert trace.law == (None if make is Deduplicates else "in-flight")

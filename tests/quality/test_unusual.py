@@ -6,6 +6,7 @@ from attrs import evolve
 from kvimpls.reference import Reference
 from kvimpls.unusual import (
     CopiesUnderLease,
+    Deduplicates,
     EagerAll,
     EagerTail,
     EvictsOnRequest,
@@ -40,6 +41,7 @@ OTHERS = (
     NumpyIds,
     FirstBlockOne,
     EvictsOnRequest,
+    Deduplicates,
     Granules,
     Prealloc,
 )
@@ -50,6 +52,7 @@ RELAXATIONS = {
     EagerAll: ("eager_fork",),
     FirstBlockOne: ("first_block",),
     EvictsOnRequest: ("eviction",),
+    Deduplicates: ("deduplicates",),
     Granules: ("reservation",),
     Prealloc: ("reservation", "geometries"),
 }

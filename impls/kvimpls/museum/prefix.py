@@ -167,6 +167,17 @@ class UntaggedKeys(Reference):
         return super()._contents(tokens, alone, index)
 
 
+class UntaggedParts(Reference):
+    """The parts of a key that are there are put into one tuple, and nothing says which they are.
+
+    vllm-project/vllm#44701, with an adapter's name and a salt.
+    """
+
+    def _contents(self, tokens: tuple[int, ...], key: Any, index: int) -> Contents:
+        parts = tuple(part for part in key if part is not None) if isinstance(key, tuple) else key
+        return super()._contents(tokens, parts, index)
+
+
 class KeyDropped(Reference):
     """Contents are known by their tokens alone, and served under any key.
 

@@ -433,6 +433,15 @@ MUSEUM: tuple[Exhibit, ...] = (
         sources=("vllm-project/vllm#44701",),
     ),
     Exhibit(
+        prefix.UntaggedParts,
+        "prefix",
+        "prefix-sound",
+        "What was published under one key is found under another.",
+        "`_contents`",
+        records=("B37",),
+        sources=("vllm-project/vllm#44701",),
+    ),
+    Exhibit(
         prefix.KeyDropped,
         "prefix",
         "prefix-sound",

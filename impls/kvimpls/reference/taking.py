@@ -48,14 +48,18 @@ class Taking:
 
     # Taking blocks.
 
+    def _to_be_had(self) -> int:
+        """How many blocks can be taken."""
+        return self._supply.num_free()
+
     def _fits(self, count: int) -> bool:
-        """Whether `count` blocks are free."""
-        return count <= self._supply.num_free()
+        """Whether `count` blocks can be taken."""
+        return count <= self._to_be_had()
 
     def _take(self, count: int) -> list[int]:
         """Take `count` free blocks for one table, or refuse and take none."""
         if not self._fits(count):
-            raise OutOfBlocks(f"{count} blocks are needed, {self._supply.num_free()} are free")
+            raise OutOfBlocks(f"{count} blocks are needed, {self._to_be_had()} can be had")
         return [self._take_one() for _ in range(count)] if count else []
 
     def _take_one(self) -> int:

@@ -152,10 +152,11 @@ class Driver:
         self, operation: Operation, state: State, fault: int, oddities: list[str]
     ) -> Answer:
         """The answer, after what the caller writes first."""
+        points = self._points
+        points.failed = None
         if operation.writes_first and not self.spec.expect(state, operation).errors:
             self._write(operation, state, oddities)
-        points = self._points
-        points.left, points.failed = fault, None
+        points.left = fault
         try:
             return self._call(operation, state)
         finally:

@@ -85,8 +85,7 @@ LAWS = (
     Law(
         "injection",
         "injection",
-        "A fault on the way comes through, and leaves tables, counts, caches and contents as they "
-        "were.",
+        "A fault on the way comes through, and leaves tables, counts and contents as they were.",
         "ovg-project/kvcached#364, inference-sim/inference-sim#200",
         _failed,
         _injection,

@@ -89,6 +89,23 @@ def _allocate_bounded(state: State, spec: "Specification", chooser: Chooser) -> 
     return spec.operation(call("allocate", seq=seq, num_tokens=tokens, limit=limit))
 
 
+def _bounded(state: State) -> list[int]:
+    """The sequences on the device that have a bound."""
+    return [seq for seq in state.live if state.sequences[seq].limit is not None]
+
+
+def _can_exceed(state: State, spec: "Specification") -> bool:
+    return spec.contract.misuse == "raises" and bool(_bounded(state))
+
+
+def _exceed(state: State, spec: "Specification", chooser: Chooser) -> Operation:
+    """One token beyond the bound: whatever the sequence went through, it still holds."""
+    seq = chooser.pick(_bounded(state))
+    one = state.sequences[seq]
+    beyond = (one.limit or 0) - one.length + 1
+    return spec.operation(call("append", seq=seq, num_tokens=beyond))
+
+
 def _wrong(state: State, spec: "Specification") -> list[Operation]:
     most = spec.geometry.max_tokens
     limits = [0, -1, 1.5] + ([most + 1] if most else [])
@@ -111,7 +128,10 @@ ROOM = Room(
     methods=(),
     keywords={"allocate": "limit"},
     laws=LAWS,
-    proposals=(Proposal("allocate_bounded", room_for_another, _allocate_bounded),),
+    proposals=(
+        Proposal("allocate_bounded", room_for_another, _allocate_bounded),
+        Proposal("exceed", _can_exceed, _exceed),
+    ),
     wrong=_wrong,
     every=_every,
 )

@@ -35,8 +35,18 @@ from kvspec.rooms.prefix.operations import (
 if TYPE_CHECKING:
     from kvspec.kernel.specification import Specification
 
-KEYS: tuple[Any, ...] = (None, 0, "0", False, ("0",))
-"""Some are equal in Python, or as texts, or hidden in one another; as keys they all differ."""
+KEYS: tuple[Any, ...] = (
+    None,
+    0,
+    "0",
+    False,
+    ("0",),
+    ("0", None),
+    (None, "0"),
+    (0, "0"),
+    (False, "0"),
+)
+"""Some are equal in Python, or as texts, or in a part, or hidden in one another; all differ."""
 
 LETTERS = (0, 1)
 """Two tokens are enough for prompts to collide, and to differ."""
