@@ -928,9 +928,10 @@ MUSEUM: tuple[Exhibit, ...] = (
         "prefix-sound",
         "What was published after other tokens is found.",
         "`_contents`",
-        broke=("eviction", "eviction-order"),
+        broke=("eviction", "eviction-order", "prefix-complete"),
         verdict="Blocks of one prompt that have the same tokens of their own are taken for the "
-        "same, so that the contents of one are given up although nothing lacked, or out of turn.",
+        "same, so that the contents of one are given up although nothing lacked, or out of turn, "
+        "or with those of the other.",
     ),
     Exhibit(
         prefix.KeepsTheMark,
