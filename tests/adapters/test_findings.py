@@ -174,3 +174,27 @@ def test_the_table_is_about_the_targets_as_they_are(name: str) -> None:
     assert row["relaxations"] == list(tested.contract.relaxations())
     assert row["capabilities"] == list(tested.capabilities)
     assert list(row["laws"]) == list(ORDER)
+
+
+def test_the_table_tells_what_is_vacuous_and_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A law that never bit was not held; what was not checked has a row with the reason."""
+    row = {
+        "allocator": "one",
+        "capabilities": ["core"],
+        "relaxations": [],
+        "laws": {"retry": {"verdict": "vacuous"}, "frame": {"verdict": "held"}},
+    }
+    kept = {
+        "allocators": [row],
+        "not_installed": [{"allocator": "two", "reason": "it is not installed"}],
+        "not_checked": [{"allocator": "three", "reason": "it cannot be built"}],
+    }
+    (tmp_path / "wild.json").write_text(json.dumps(kept), encoding="utf-8")
+    monkeypatch.setattr(records, "MEASURED", tmp_path / "wild.json")
+    assert records.engines_table().splitlines()[2:] == [
+        "| `one` | core | none | vacuous: retry |",
+        "| `two` | | | it is not installed |",
+        "| `three` | | | it cannot be built |",
+    ]
