@@ -39,6 +39,10 @@ types: install
 # Published engines' own allocators, as the package registry has them. What they break is exit
 # code 1 of the check and is written down in docs/findings; that it is just that is what is tested.
 # An environment of its own, since the engines need what nothing else here does.
+#
+# The table of docs/findings.md is one such report, of all targets at once. After a change to the
+# laws, to an adapter or to a contract it is kept anew, and never written by hand:
+#     make wild; python docs/records.py build/wild/report.json; python docs/generate.py findings.md
 WILD := build/wild/venv
 wild: build/wild/installed
 	-@$(WILD)/bin/python -m kvimpls.adapters.fetch

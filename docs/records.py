@@ -19,7 +19,10 @@ from kvspec.traces.trace import load
 DOCS = Path(__file__).resolve().parent
 FINDINGS = DOCS / "findings"
 MEASURED = DOCS / "data" / "wild.json"
-"""The report of `kvspec check --engines`, without its traces."""
+"""The report of `kvspec check --engines`, without its traces: one run over all targets.
+
+It is written by `python docs/records.py build/wild/report.json` alone, after `make wild`.
+"""
 
 REACH = {
     "scheduler": "The engine's own scheduler or loop comes there: the script runs it.",
@@ -35,7 +38,12 @@ WIDTH = 96
 
 @frozen
 class Finding:
-    """One fault: the target that shows it, with the contract given, and the law that breaks."""
+    """One fault: the target that shows it, with the contract given, and the law that breaks.
+
+    `also` are targets in which the same law breaks by the same fault, each by its own contract. A
+    finding that is `by_chance` hangs on the clock or on addresses, so that its trace need not
+    break the law every time.
+    """
 
     slug: str
     target: str
@@ -44,6 +52,13 @@ class Finding:
     title: str
     reach: str
     why: str
+    also: tuple[str, ...] = field(default=(), converter=tuple)
+    by_chance: bool = False
+
+    @property
+    def by_default(self) -> tuple[str, ...]:
+        """The targets in which the law breaks by their own contracts."""
+        return self.also if self.contract else (self.target, *self.also)
 
     @property
     def script(self) -> Path:
@@ -92,12 +107,13 @@ def _paragraphs(text: str) -> str:
 def _finding(finding: Finding) -> str:
     command = f"kvspec check {finding.target}"
     command += f" --contract {finding.contract}" if finding.contract else ""
+    also = f" So does {', '.join(f'`{name}`' for name in finding.also)}." if finding.also else ""
     told = as_text(load(finding.trace), width=WIDTH)
     script = f"findings/{finding.slug}.py"
     return "\n\n".join(
         (
             f"#### {finding.title}",
-            f"`{command}`: **{finding.law}**. {REACH[finding.reach]}",
+            f"`{command}` breaks **{finding.law}**.{also} {REACH[finding.reach]}",
             _paragraphs(finding.why),
             f"```text\n{told.rstrip()}\n```",
             f"Without kvspec: [`python docs/{script}`]({script})",
@@ -122,16 +138,24 @@ def engines_table() -> str:
     """What `make wild` found, as it was measured and committed."""
     data = json.loads(MEASURED.read_text(encoding="utf-8"))
     lines = ["| target | claims | relaxations | result |", "|---|---|---|---|"]
-    known = {finding.target for engine in engines() for finding in engine.findings}
+    known = {name for engine in engines() for one in engine.findings for name in one.by_default}
     lines += [_row(report, known) for report in data["allocators"]]
-    lines += [f"| `{row['allocator']}` | | | {row['reason']} |" for row in data["not_installed"]]
+    absent = data["not_installed"] + data["not_checked"]
+    lines += [f"| `{row['allocator']}` | | | {row['reason']} |" for row in absent]
     return "\n".join(lines)
 
 
 def _row(report: dict[str, Any], known: set[str]) -> str:
-    broken = [law for law, result in report["laws"].items() if result["verdict"] == "broken"]
+    broken, vacuous = (
+        [law for law, result in report["laws"].items() if result["verdict"] == verdict]
+        for verdict in ("broken", "vacuous")
+    )
     claims, relaxed = (", ".join(report[name]) for name in ("capabilities", "relaxations"))
-    result = f"{broken[0]} broken" if broken else "all laws held"
+    result = "all laws held"
+    if broken:
+        result = f"{broken[0]} broken"
+    elif vacuous:
+        result = f"vacuous: {', '.join(vacuous)}"
     if not broken and report["allocator"] in known:
         result += " at this seed: its finding was missed"
     return f"| `{report['allocator']}` | {claims} | {relaxed or 'none'} | {result} |"

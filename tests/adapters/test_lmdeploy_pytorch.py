@@ -11,6 +11,7 @@ try:
         PreemptedPrefixCache,
         PrefixCache,
     )
+    from kvimpls.adapters.lmdeploy_pytorch.sharing import SharingBlockManager
     from kvimpls.adapters.lmdeploy_pytorch.windows import (
         AheadWindowBlockManager,
         WindowBlockManager,
@@ -25,6 +26,7 @@ FACTORIES = (
     PrefixCache,
     PatientPrefixCache,
     PreemptedPrefixCache,
+    SharingBlockManager,
     WindowBlockManager,
 )
 
@@ -126,6 +128,30 @@ def test_a_lease_keeps_the_blocks_of_a_sequence_that_ended() -> None:
     assert allocator.num_free_blocks() == 4
     allocator.end_transfer(first)
     assert allocator.num_free_blocks() == 6
+
+
+def test_a_fork_shares_full_blocks_and_copies_the_tail() -> None:
+    """Full blocks have two users then; the child's own block is named in the copy."""
+    allocator = SharingBlockManager(GEOMETRY)
+    allocator.allocate(0, 9)
+    copies = allocator.fork(0, 1)
+    (first, second, tail), (*shared, own) = (allocator.block_table(seq) for seq in (0, 1))
+    assert shared == [first, second]
+    assert copies == [Copy(tail, own)]
+    assert [allocator.ref_count(block) for block in (first, second, tail, own)] == [2, 2, 1, 1]
+    allocator.free(0)
+    assert [allocator.ref_count(block) for block in (first, second, tail, own)] == [1, 1, 0, 1]
+
+
+def test_a_fork_that_does_not_fit_leaves_the_counts_as_they_were() -> None:
+    """The shared blocks are given back with the child."""
+    allocator = SharingBlockManager(Geometry(3, 4))
+    allocator.allocate(0, 9)
+    with pytest.raises(OutOfBlocks, match="blocks are free"):
+        allocator.fork(0, 1)
+    assert [allocator.ref_count(block) for block in allocator.block_table(0)] == [1, 1, 1]
+    allocator.free(0)
+    assert allocator.num_free_blocks() == 3
 
 
 def test_only_what_is_marked_is_found_and_only_under_its_key() -> None:

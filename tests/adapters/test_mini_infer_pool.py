@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-FACTORIES = ["MiniInferPool", "MiniInferChecked", "MiniInferEvicting"]
+FACTORIES = ["MiniInferPool", "MiniInferChecked", "MiniInferEvicting", "MiniInferTouching"]
 GEOMETRY = Geometry(6, 4)
 
 

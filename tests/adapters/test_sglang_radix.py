@@ -1,5 +1,7 @@
 """The adapter of sglang's paged allocator and radix cache: what it translates, and no more."""
 
+from random import Random
+
 import pytest
 
 from kvspec import Geometry, OutOfBlocks
@@ -101,6 +103,40 @@ def test_tokens_that_nobody_knows_are_not_published() -> None:
     allocator.append_tokens(0, [5, 6, 7, 8])
     allocator.mark_written(0, 12)
     assert allocator.tree.total_size() == 4
+
+
+def test_all_that_was_published_is_found_where_pages_are_not_short() -> None:
+    """The contract may forget, so that this is not asked by the suite: it is asked here."""
+    allocator, random, hits = RadixCache(Geometry(400, 4)), Random(0), 0
+    published: set[tuple[int, ...]] = set()
+    for seq in range(60):
+        known = random.choice(sorted(published)) if published and random.randrange(2) else ()
+        tokens = (*known, *(random.randrange(2) for _ in range(random.randrange(1, 17))))
+        expected = max(
+            (len(one) for one in published if one == tokens[: len(one)] and len(one) < len(tokens)),
+            default=0,
+        )
+        assert allocator.allocate_prompt(seq, tokens) == expected
+        hits += expected > 0
+        mark = random.randrange(len(tokens) + 1)
+        allocator.mark_written(seq, mark)
+        published |= {tokens[: n * 4] for n in range(1, max(mark, expected) // 4 + 1)}
+        if random.randrange(2):
+            allocator.free(seq)
+        assert all(allocator.lookup(one) == len(one) for one in published)
+    assert hits
+
+
+def test_an_eviction_takes_no_more_than_a_leaf_beyond_what_is_short() -> None:
+    """Three prompts of two pages are cached; one page is short, and the last used ones stay."""
+    allocator = RadixCache(Geometry(8, 4))
+    prompts = [[n] * 8 for n in range(3)]
+    for seq, prompt in enumerate(prompts):
+        allocator.allocate_prompt(seq, prompt)
+        allocator.mark_written(seq, 8)
+        allocator.free(seq)
+    allocator.allocate(3, 8)
+    assert [allocator.lookup(prompt) for prompt in prompts] == [0, 8, 8]
 
 
 def test_the_cache_is_flushed_where_nothing_runs() -> None:

@@ -304,18 +304,27 @@ def _tokens(state: RequestState) -> list[int]:
 
 
 class EvictingPrefixSharingCache(PrefixSharingCache):
-    """The same, whose caller evicts what is cached before a fork for which there is no room.
+    """The same, whose caller evicts by itself: core, sharing, prefix and eviction.
 
-    `ContinuousBatchProcessor.update_batch` does not. It shows what lies behind.
+    `ContinuousBatchProcessor.prepare_next_batch` evicts where nothing could be scheduled, and
+    `update_batch` does not before a fork. Here neither does; it shows what lies behind.
     """
 
-    def fork(self, parent: int, child: int) -> list[Copy]:
-        """The same, after room was made for the copies."""
-        length = self.active_requests[str(parent)].current_len()
-        needed = self.allocator.count_non_shareable_blocks(str(parent), length)
-        if needed > self.num_free_blocks():
-            self.cache.evict_cached_blocks()
-        return super().fork(parent, child)
+    contract = evolve(
+        PrefixSharingCache.contract,
+        capabilities=("core", "sharing", "prefix", "eviction"),
+        # CachePool and CacheAllocator evict nothing: what takes blocks counts those of the pool.
+        eviction="explicit",
+    )
+
+    def _store(self, state: RequestState, num_tokens: int) -> None:
+        PagedCache._store(self, state, num_tokens)
+
+    def evict(self, num_blocks: int) -> list[int]:
+        """All blocks that are cached, whatever was asked: `evict_cached_blocks` takes no number."""
+        blocks = list(self.allocator.ledger.cached_blocks)
+        self.cache.evict_cached_blocks()
+        return blocks
 
 
 class FalliblePagedCache(PagedCache):

@@ -16,7 +16,7 @@ import torch
 from attrs import evolve
 
 from kvimpls.adapters.engines import engine
-from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only
+from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only, one_thread
 from kvspec import Admission, Contract, Geometries, Geometry, OutOfBlocks
 
 _NATIVE = "llm_infer.engines.native"
@@ -135,9 +135,10 @@ class LlmInferPool(SmallHeads):
     def attend(self, seq: int, query: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The engine's attention of one query over all tokens of `seq`, as in a decode step."""
         heads = torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, 1, HEADS, HEAD_DIM)
-        output = _naive.NaiveAttentionBackend().forward(
-            heads, 0, [self.running[seq]], self.block_pool, HEADS, KV_HEADS, HEAD_DIM**-0.5
-        )
+        with one_thread():
+            output = _naive.NaiveAttentionBackend().forward(
+                heads, 0, [self.running[seq]], self.block_pool, HEADS, KV_HEADS, HEAD_DIM**-0.5
+            )
         values: npt.NDArray[Any] = output.reshape(HEADS, HEAD_DIM).numpy()
         return values
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from attrs import Factory, define, evolve
 
 from kvimpls.adapters.engines import engine
-from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only
+from kvimpls.adapters.small import HEAD_DIM, HEADS, KV_HEADS, SmallHeads, blocks_only, one_thread
 from kvspec import Contract, Geometries, Geometry, OutOfBlocks
 
 with engine(
@@ -250,12 +250,13 @@ class MiniInferPool(SmallHeads):
             0, [request.block_table.physical_block_ids], [request.written]
         )
         groups = HEADS // KV_HEADS
-        output = F.scaled_dot_product_attention(
-            torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, HEADS, 1, HEAD_DIM),
-            _qwen2.repeat_kv(keys, groups),
-            _qwen2.repeat_kv(data, groups),
-            attn_mask=mask,
-        )
+        with one_thread():
+            output = F.scaled_dot_product_attention(
+                torch.from_numpy(np.array(query, dtype=self.dtype)).reshape(1, HEADS, 1, HEAD_DIM),
+                _qwen2.repeat_kv(keys, groups),
+                _qwen2.repeat_kv(data, groups),
+                attn_mask=mask,
+            )
         values: npt.NDArray[Any] = output.reshape(HEADS, HEAD_DIM).numpy()
         return values
 
@@ -308,8 +309,7 @@ class MiniInferEvicting(MiniInferChecked):
 class MiniInferTouching(MiniInferEvicting):
     """The same, whose caller looks up all that runs before it evicts, so that this goes last.
 
-    And it asks for no more than nobody uses. That is as far as a caller can help; a hit that came
-    from another request's block is looked up with it, and then the head of the two is the older.
+    And it asks for no more blocks than nobody uses. That is as far as a caller can help.
     """
 
     # evict_lru is to "evict the least recently used cached prefix blocks".

@@ -1,9 +1,10 @@
 """The room of eviction on request: the caller has cached contents given up that nobody uses.
 
-Many engines leave this to whoever allocates: SGLang's `RadixCache.evict` and LMDeploy's
-`BlockTrie.evict` are called before blocks are taken. Whether taking blocks evicts as well is the
-contract's `eviction`. The room knows of no cache: what holds blocks and can be displaced is seen in
-the state, and `Displaced` says what was given up.
+Some engines have a function for it which nothing on their way to new blocks calls, such as
+mini-infer's `PrefixCache.evict_lru`; then the call is the caller's, and a refusal is right until it
+was made. Where taking blocks evicts, by whatever part of the engine, nobody need ask for it. Which
+of the two it is says the contract's `eviction`. The room knows of no cache: what holds blocks and
+can be displaced is seen in the state, and `Displaced` says what was given up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

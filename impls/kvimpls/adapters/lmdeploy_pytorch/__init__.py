@@ -8,6 +8,6 @@ strategies/ar/sequence.py), `SequenceLifecycle` (seq_states/), `RecomputeEvictio
 put together as `Scheduler.__init__` does it, and called as `Scheduler` calls them; nothing is
 checked and nothing is repaired here.
 
-Version 0.18.0 has no fork of a sequence, so sharing is claimed nowhere: blocks are shared by the
-prefix cache only.
+Version 0.18.0 has no fork of a sequence: its blocks are shared by the prefix cache only. So sharing
+is claimed by `SharingBlockManager` alone, whose fork is made of what the cache does for a hit.
 """

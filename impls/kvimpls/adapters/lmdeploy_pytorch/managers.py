@@ -25,9 +25,9 @@ class BlockManager:
     """
 
     contract = Contract(
-        # Not sharing: no function of 0.18.0 forks a sequence. Not admission: can_allocate and
-        # try_make_capacity_for say yes or no, and nothing tells a request that must wait from one
-        # that can never fit. Not lease beside swap: pin_logical_blocks "prevents reuse or
+        # Not sharing, which SharingBlockManager has: no function forks. Not admission: can_allocate
+        # and try_make_capacity_for say yes or no, and nothing tells a request that must wait from
+        # one that can never fit. Not lease beside swap: pin_logical_blocks "prevents reuse or
         # swapping", and a swap is refused then.
         capabilities=("core", "rollback", "swap", "introspection"),
         # Nothing checks an id or a length; BaseBlockManager.truncate alone checks its own.

@@ -30,6 +30,8 @@ class WindowManager(SelfAttention):
         capabilities=("core", "window"),
         # BlockTable.append_token_ids drops by num_computed_slots, without the new tokens.
         window_release="late",
+        # As SelfAttention: ids and lengths are asserted or looked up, and free and fork return for
+        # an unknown id.
         misuse="callers_duty",
         # allocate_or_get_null_block takes one block of the pool, once and for all.
         first_block=1,
@@ -90,6 +92,8 @@ class WindowTables:
 
     contract = Contract(
         capabilities=("core", "sharing", "window"),
+        # A table is an object, not an id, so that none is unknown or in use. BlockTable asserts
+        # that it is allocated once, and before it grows; it is given tokens, not lengths.
         misuse="callers_duty",
         # allocate_or_get_null_block takes one block of the pool, once and for all.
         first_block=1,
