@@ -10,11 +10,17 @@ from attrs import evolve
 from stacks import (
     Copyable,
     Counting,
+    ExitsInPrint,
     Forgetful,
     ForgetsInOneOrder,
     GrantsInOneOrder,
+    HangsInPrint,
     Locked,
+    LocksLater,
+    NotMadeAgain,
     Printed,
+    PrintedLocksLater,
+    PrintsNoGrowth,
     Stack,
     TwiceWrong,
 )
@@ -330,6 +336,48 @@ def test_without_copies_a_fault_is_found_by_telling_stories_again():
     assert report.trace is not None
     assert report.searches[0].mode == DRIVEN
     assert report.reproduced == 5
+
+
+@pytest.mark.parametrize("kind", [LocksLater, NotMadeAgain])
+@pytest.mark.parametrize("way", ["auto", "driven"])
+def test_what_cannot_be_copied_later_on_is_explored_from_the_beginning_without_copies(kind, way):
+    """Its first fingerprints were pickles, so every model transition is driven once."""
+    report = explore_allocator(kind, Geometry(2, 2), 2, way=way)
+    (found,) = report.searches
+    plain = explore_allocator(Stack, Geometry(2, 2), 2, way="driven").searches[0]
+    assert (found.mode, found.exhausted, found.states) == (DRIVEN, True, plain.states)
+    said = " ".join(report.remarks)
+    assert "after some calls it cannot be copied (" in said
+    assert ("so its internals cannot be compared" in said) == (way == "auto")
+    with pytest.raises(TargetError, match=r"after some calls it cannot be copied .* no product"):
+        explore_allocator(kind, Geometry(2, 2), 2, way="product")
+
+
+def test_a_fingerprint_compares_what_cannot_be_copied_later_on():
+    """Then all stories are told again, and it is the product that is exhausted."""
+    report = explore_allocator(PrintedLocksLater, Geometry(2, 2), 2)
+    (found,) = report.searches
+    plain = explore_allocator(Stack, Geometry(2, 2), 2).searches[0]
+    assert (found.mode, found.exhausted, found.states) == (PRODUCT, True, plain.states)
+    assert [remark.partition(" (")[0] for remark in report.remarks] == [
+        "after some calls it cannot be copied"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (PrintsNoGrowth, r"its fingerprint\(\) fails: ValueError\('no such table'\)"),
+        (ExitsInPrint, r"its fingerprint\(\) fails: SystemExit"),
+        (HangsInPrint, r"its fingerprint\(\) fails: it did not come back within 0\.2 s"),
+    ],
+)
+def test_a_fingerprint_that_fails_after_some_calls_is_one_line(kind, said):
+    """Whatever it raises, or if it never comes back; without it the allocator is explored."""
+    with pytest.raises(TargetError, match=said):
+        explore_allocator(kind, Geometry(2, 2), 2, timeout=0.2)
+    report = explore_allocator(kind, Geometry(2, 2), 2, way="driven")
+    assert (report.searches[0].exhausted, report.exit_code) == (True, ExitCode.HELD)
 
 
 # ------------------------------------------------------------------------------ the end
