@@ -59,6 +59,7 @@ RESIZE = (*SHARING, "resize")
 GROUPS = (*SHARING, "groups")
 RESERVATION = (*SHARING, "reservation", "admission")
 PREFIX = ("core", "prefix")
+EVICTION = (*PREFIX, "eviction")
 
 
 def alone(
@@ -95,15 +96,18 @@ STATES = {
     (4, 2, 2, GROUPS, 0): (32, 887),
     (3, 2, 2, RESERVATION, 0): (744, 18385),
     (1, 1, 1, PREFIX, 0): (64, 1937),
+    # Smaller ones were the same after a change of what the cache may find as they were before.
+    (2, 1, 2, PREFIX, 0, 3): (2938, 134615),
+    (1, 1, 1, EVICTION, 0): (64, 2105),
 }
-"""Blocks, sequences, tokens a block, capabilities, host blocks: states and right calls."""
+"""Blocks, sequences, tokens a block, capabilities, host blocks, and the greatest length where it is
+not one token more than the pool holds: states and right calls."""
 
 
 @pytest.mark.parametrize("scope", STATES, ids=str)
 def test_the_specification_has_as_many_states_as_are_pinned(scope):
     """A changed count is a changed specification: see docs/explore.md for what to do then."""
-    blocks, sequences, size, capabilities, host = scope
-    found = alone(blocks, sequences, size, capabilities, host)
+    found = alone(*scope)
     assert (found.states, found.transitions - found.wrong) == STATES[scope]
 
 

@@ -32,8 +32,8 @@ def claimed(name: str) -> set[str]:
     return LAWS | {"handed-out-once"} if name in HANDS_OUT else LAWS
 
 
-def test_every_proof_has_one_twin() -> None:
-    """One for each law after each operation, which is that of the operation with one exchange."""
+def test_every_proof_is_refuted_once_after_a_twin() -> None:
+    """Each law after each operation; a twin is the operation with one exchange."""
     proofs = [(name, law) for name in NAMES for law in claimed(name)]
     assert sorted((twin.of, law) for twin in TWINS for law in twin.laws) == sorted(proofs)
     assert set(NAMES) > HANDS_OUT
