@@ -121,8 +121,9 @@ def test_only_what_has_used_up_its_seconds_was_stopped_by_its_limit(does, stoppe
             MAKER["carried_out"](run)
 
 
-def test_the_first_table_has_the_largest_scope_of_each_word():
+def test_the_first_table_has_the_largest_scope_of_each_word(monkeypatch):
     """By blocks times sequences: 8/3 before 6/2, though that may have more states."""
+    monkeypatch.syspath_prepend(DOCS)
     verified = runpy.run_path(str(DOCS / "verified.py"))
     runs, _ = verified["read_all"]()
     compared = 0
