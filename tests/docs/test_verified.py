@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kvspec.rooms import LAWS
+from kvspec.contract import Contract
+from kvspec.engines.scope import Scope
+from kvspec.geometry import Geometry
+from kvspec.rooms import LAWS, specification
+from kvspec.traces.trace import CONVERTER
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "verified.md").read_text(encoding="utf-8")
@@ -98,6 +102,21 @@ def test_what_is_quickly_explored_again_comes_to_the_same(name):
         )
     )
     assert again == before
+
+
+@pytest.mark.parametrize("name", [name for name in SCOPES if name in RUNS])
+def test_what_was_explored_is_as_the_specification_says_it_today(name):
+    """Its contract has the fields that contracts have, and its scope is in the same words."""
+    path = DOCS / "data" / f"{name}.json"
+    if not path.is_file():
+        assert RUNS[name]["exit_code"] is None
+        return
+    data = json.loads(path.read_text(encoding="utf-8"))
+    contract = CONVERTER.structure(data["contract"], Contract)
+    geometry = CONVERTER.structure(data["geometry"], Geometry)
+    assert CONVERTER.unstructure(contract) == data["contract"]
+    spec = specification(geometry, contract, data["capabilities"])
+    assert Scope(spec, data["sequences"]).bounds == data["scope"]
 
 
 @pytest.mark.parametrize(
