@@ -123,6 +123,21 @@ def test_the_page_has_the_counts_that_are_pinned():
     ] == [(*scope[:3], ", ".join(scope[3]), *counts) for scope, counts in STATES.items()]
 
 
+def test_the_bounds_of_a_scope_are_in_plain_words():
+    """One block is no more than that."""
+    said = [
+        explore_specification(geometry, seqs, capabilities=capabilities).searches[0].scope.bounds
+        for geometry, seqs, capabilities in (
+            (Geometry(1, 1), 1, CORE),
+            (Geometry(2, 2, num_host_blocks=1), 2, SWAP),
+        )
+    ]
+    assert said == [
+        "1 block of 1 token, 1 sequence, lengths up to 2",
+        "2 blocks of 2 tokens, 1 host block, 2 sequences, lengths up to 5",
+    ]
+
+
 @pytest.mark.parametrize("size", TLC, ids=str)
 def test_the_core_has_as_many_states_as_tlc_counts(size):
     """Where a state has the last answer in it, as in the TLA+ module."""

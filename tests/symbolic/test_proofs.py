@@ -43,6 +43,17 @@ def test_every_proof_is_refuted_once_after_a_twin() -> None:
         assert len(exchanged_in(source, twin)) == len(source) + exchange
 
 
+def test_the_page_has_as_many_proofs_and_twins_as_there_are() -> None:
+    """A twin may break several laws, and is one."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "symbolic.md"
+    proofs = sum(len(claimed(name)) for name in NAMES)
+    assert proofs > len(TWINS)
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    assert f"{proofs} proofs, of 8 or 9 laws after each of {len(NAMES)} operations" in text
+    assert f"for each of them a refutation: {proofs}, by {len(TWINS)} broken twins." in text
+    assert f"{proofs} refutations by {len(TWINS)} broken twins (" in text
+
+
 # ------------------------------------------------------------------------------ sabotage
 
 HEAD = """\
