@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import verified_runs  # beside this file
+
 from kvspec.kernel.names import plural
 from kvspec.rooms import LAWS
+from kvspec.symbolic.results import twins_of
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
@@ -62,7 +65,8 @@ scopes.
 The first table has for each law how far each word goes: 8/3 is a scope of 8 blocks and 3
 sequences. The law's own section says it in full: the command that shows it, the seconds of CPU that
 it took, and what is assumed. A law is counted for a scope only if it did bite there; of the scopes
-with the same word it is the one with the most states, which need not have the most blocks.
+with the same word it is the one in which blocks times sequences are the most, and of such the one
+with the most states. A smaller scope may have more states, with other capabilities.
 """
 
 
@@ -87,6 +91,12 @@ class Run(NamedTuple):
         [search] = self.data["searches"]
         assert search["exhausted"], self.name
         return dict(search)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """By what scopes are compared: blocks times sequences, and then how many states."""
+        blocks: int = self.data["geometry"]["num_blocks"]
+        return blocks * self.data["sequences"], self.search["states"]
 
     @property
     def scope(self) -> str:
@@ -145,14 +155,14 @@ def _sampled(law: str, runs: Mapping[str, Run]) -> list[Row]:
 
 
 def _explored(law: str, runs: Mapping[str, Run]) -> Iterator[Row]:
-    """For each word and allocator the scope with the most states in which the law bit."""
+    """For each word and allocator the largest scope in which the law bit."""
     best: dict[tuple[str, str], list[Run]] = {}
     for run in runs.values():
         if "searches" in run.data and run.data["laws"].get(law, {}).get("bites"):
             best.setdefault((run.search["mode"], run.who), []).append(run)
     for word in (ALONE, DRIVEN, PRODUCT):
         for who in ("specification", "reference", "torch_paged"):
-            bit = sorted(best.get((word, who), ()), key=lambda run: -run.search["states"])
+            bit = sorted(best.get((word, who), ()), key=lambda run: run.extent, reverse=True)
             if not bit:
                 continue
             run, also = bit[0], bit[1:]
@@ -266,16 +276,24 @@ def sections(runs: Mapping[str, Run]) -> Iterator[str]:
 
 def scopes(runs: Mapping[str, Run], stopped: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """What was explored, each capability in its largest scope."""
+    yet = {
+        name: f"kvspec {run.command}"
+        for name, run in verified_runs.runs().items()
+        if name not in runs and name not in stopped
+    }
     yield "| explored | by | scope | states | transitions | CPU, s | stopped after two minutes |"
     yield "|---|---|---|---|---|---|---|"
     for who in ("alone", "reference", "torch"):
         mine = [run for name, run in runs.items() if name.startswith(f"{who}-")]
         for run in mine:
-            kind = run.name.rstrip("-0123456789")
+            kind = _kind(run.name)
             others = [other.search["states"] for other in mine if _kind(other.name) == kind]
             if run.search["states"] < max(others):
                 continue
             cut = [about["command"] for name, about in stopped.items() if _kind(name) == kind]
+            more = [command for name, command in yet.items() if _kind(name) == kind]
+            told = ["; ".join(f"`{command}`" for command in cut)] if cut else []
+            told += ["not yet tried: " + "; ".join(f"`{c}`" for c in more)] if more else []
             cells = [
                 ", ".join(run.data["capabilities"]),
                 f"{run.who}, {run.search['mode']}" if who != "alone" else ALONE,
@@ -283,7 +301,7 @@ def scopes(runs: Mapping[str, Run], stopped: Mapping[str, dict[str, Any]]) -> It
                 f"{run.search['states']:,}",
                 f"{run.search['transitions']:,}",
                 f"{run.busy:,.0f}",
-                "; ".join(f"`{command}`" for command in cut) or "no larger one was tried",
+                "; ".join(told) or "no larger one was tried",
             ]
             yield f"| {' | '.join(cells)} |"
 
@@ -318,13 +336,17 @@ def museum() -> Iterator[str]:
 
 def tools(runs: Mapping[str, Run]) -> Iterator[str]:
     """How long the two tiers took."""
-    yield "| tier | command | obligations | broken twins refuted | CPU, s |"
-    yield "|---|---|---|---|---|"
+    yield "| tier | command | obligations | refutations | by broken twins | CPU, s |"
+    yield "|---|---|---|---|---|---|"
     for name in ("symbolic", "symbolic-slow"):
         run = runs[name]
         results = run.data["results"]
-        twins = sum(twin["refuted"] for result in results for twin in result["twins"])
-        cells = [run.data["tier"], f"`{run.command}`", str(len(results)), str(twins)]
+        counts = (
+            len(results),
+            sum(twin["refuted"] for result in results for twin in result["twins"]),
+            twins_of(results),
+        )
+        cells = [run.data["tier"], f"`{run.command}`", *map(str, counts)]
         yield f"| {' | '.join(cells)} | {run.busy:.0f} |"
 
 
@@ -342,8 +364,8 @@ def page() -> str:
         "## Each capability in its largest scope",
         "",
         "Everything to its end: of the scopes that were tried, the largest that took no more than "
-        "two minutes of CPU on one core, and the next larger one, which was stopped then. Where "
-        "no larger one was tried, one may end as well. Tokens are of two letters, under two "
+        "two minutes of CPU on one core, and the next larger one, which was stopped then. One that "
+        "was not yet tried may end as well. Tokens are of two letters, under two "
         "keys, and there are at most two leases at once.",
         "",
         *scopes(runs, stopped),

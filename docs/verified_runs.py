@@ -27,6 +27,9 @@ MUSEUM = DATA / "museum-explored.json"
 CPU_LIMIT = 120
 """Seconds of CPU in which a scope must end, to be one of the largest."""
 
+NEARLY = 0.9
+"""So much of its seconds, by the clock here, has a command used whose limit has stopped it."""
+
 SMALL = "--blocks 4 --seqs 2 --block-size 2"
 MANY = "--max-states 1000000"
 
@@ -63,6 +66,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
             (8, 4),
         ),
         "rollback": (
+            (6, 3),
             (8, 3),
             (8, 4),
         ),
@@ -81,6 +85,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "eviction": (
             (2, 1, 1, 2),
             (2, 2, 1, 2),
+            (2, 2, 2, 2),
         ),
         "swap": (
             (8, 3),
@@ -100,6 +105,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         ),
         "batch": (
             (6, 2),
+            (8, 2),
             (6, 3),
         ),
         "resize": (
@@ -120,6 +126,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "rollback": (
             (6, 3),
             (8, 3),
+            (8, 4),
         ),
         "reservation": (
             (6, 2),
@@ -132,6 +139,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "eviction": (
             (2, 1, 1, 2),
             (2, 2, 1, 2),
+            (2, 2, 2, 2),
         ),
         "swap": (
             (8, 3),
@@ -144,14 +152,17 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "window": (
             (4, 2),
             (6, 2),
+            (8, 2),
             (6, 3),
         ),
         "lease": (
             (4, 2),
             (6, 2),
+            (6, 3),
         ),
         "batch": (
             (6, 2),
+            (8, 2),
             (6, 3),
         ),
         "resize": (
@@ -161,18 +172,22 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "introspection": (
             (6, 3),
             (8, 3),
+            (8, 4),
         ),
         "groups": (
             (6, 3),
+            (8, 3),
             (8, 4),
         ),
         "injection": (
             (6, 2),
             (6, 3),
+            (8, 3),
         ),
         "store": (
             (6, 2),
             (6, 3),
+            (8, 3),
         ),
     },
     "torch": {
@@ -183,6 +198,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "reservation": (
             (3, 2),
             (4, 2),
+            (6, 2),
         ),
         "prefix": (
             (2, 1, 1, 2),
@@ -195,6 +211,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "swap": (
             (6, 2),
             (6, 3),
+            (8, 3),
         ),
         "swap-lease": (
             (2, 2),
@@ -202,14 +219,17 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         ),
         "window": (
             (6, 2),
+            (8, 2),
             (6, 3),
         ),
         "lease": (
             (2, 2),
             (4, 2),
+            (6, 2),
         ),
         "batch": (
             (6, 2),
+            (8, 2),
             (6, 3),
         ),
         "resize": (
@@ -219,22 +239,26 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "introspection": (
             (6, 3),
             (8, 3),
+            (8, 4),
         ),
         "groups": (
             (6, 3),
             (8, 3),
+            (8, 4),
         ),
         "injection": (
             (6, 2),
             (6, 3),
+            (8, 3),
         ),
         "store": (
             (6, 2),
             (6, 3),
+            (8, 3),
         ),
     },
 }
-"""By what is explored, the scopes for each capability, from the smallest."""
+"""By what is explored, the scopes for each capability, in the order of what they cost."""
 
 
 class Run(NamedTuple):
@@ -306,8 +330,10 @@ def carried_out(run: Run) -> Done:
             words, capture_output=True, text=True, check=False, preexec_fn=limited
         )
         seconds, busy = time.perf_counter() - start, _busy() - busy
-        # Whoever has used up its seconds is killed by a signal.
-        if not path.is_file() and (limit is None or done.returncode >= 0):
+        # Whoever has used up its seconds is killed by a signal; but so is whoever needs too much
+        # memory, or is told to stop.
+        used_up = limit is not None and busy > NEARLY * limit and done.returncode < 0
+        if not path.is_file() and not used_up:
             raise SystemExit(f"kvspec {run.command}: exit code {done.returncode}\n{done.stderr}")
         data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     return Done(round(seconds, 1), round(busy, 1), done.returncode, data)

@@ -87,6 +87,24 @@ def test_what_cannot_be_carried_out_is_one_line_and_exit_2(kvspec, arguments, sa
     assert said in kvspec("explore", *arguments).refused()
 
 
+def test_a_fingerprint_that_fails_is_one_line_and_exit_2(kvspec, folder):
+    """Not a traceback: it was right at first."""
+    lines = [
+        "from kvimpls.reference import Reference",
+        "class Failing(Reference):",
+        "    fresh = 1",
+        "    def allocate(self, *arguments, **more):",
+        "        self.fresh = 0",
+        "        return super().allocate(*arguments, **more)",
+        "    def fingerprint(self):",
+        "        return 1 / self.fresh",
+    ]
+    Path("failing.py").write_text("\n".join(lines) + "\n")
+    said = kvspec("explore", "failing.py:Failing", *SMALL).refused()
+    assert "its fingerprint() fails: ZeroDivisionError" in said
+    assert kvspec("explore", "failing.py:Failing", *SMALL, "--mode", "driven").code == 0
+
+
 def test_the_line_of_progress_says_how_far_it_is():
     """Seconds, states, what is yet to be looked at, and transitions a second."""
     spec = explore_specification(Geometry(1, 1), 1).spec

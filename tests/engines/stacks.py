@@ -241,3 +241,75 @@ class Forgetful(Locked):
         if len(self.tables) == 2 and seq in self.tables:
             self.tables[seq] = []
         super().free(seq)
+
+
+class LocksLater(Stack):
+    """It cannot be copied any more once a sequence has grown."""
+
+    lock = None
+
+    def append(self, seq: int, num_tokens: int) -> list[Copy]:
+        """Grow a sequence, under a lock."""
+        self.lock = self.lock or threading.Lock()
+        with self.lock:
+            return super().append(seq, num_tokens)
+
+
+class PrintedLocksLater(LocksLater):
+    """The same, with a fingerprint."""
+
+    def fingerprint(self) -> object:
+        """All that matters."""
+        return self.free_list, self.tables, self.lengths
+
+
+class NotMadeAgain(Stack):
+    """What it has once a sequence has grown can be pickled, and not be made of its pickle."""
+
+    def append(self, seq: int, num_tokens: int) -> list[Copy]:
+        """Grow a sequence."""
+        self.node = Node("first")
+        return super().append(seq, num_tokens)
+
+
+class Node:
+    """It knows itself by its name, which its copy does not have yet when it is to know it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.known = {self}
+
+    def __hash__(self) -> int:
+        """By name."""
+        return hash(self.name)
+
+
+class PrintsNoGrowth(Stack):
+    """Its fingerprint fails once there is a sequence, in the way of its kind."""
+
+    def fingerprint(self) -> object:
+        """All that matters, of none."""
+        for _ in self.tables:
+            self.fails()
+        return self.free_list
+
+    def fails(self) -> None:
+        """An error like any other."""
+        raise ValueError("no such table")
+
+
+class ExitsInPrint(PrintsNoGrowth):
+    """It ends the program."""
+
+    def fails(self) -> None:
+        """Quietly."""
+        raise SystemExit(0)
+
+
+class HangsInPrint(PrintsNoGrowth):
+    """It does not come back."""
+
+    def fails(self) -> None:
+        """As long as there is time."""
+        while True:
+            pass

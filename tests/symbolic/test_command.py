@@ -29,8 +29,8 @@ def test_all_confirmed_and_refuted_is_exit_code_0(monkeypatch: pytest.MonkeyPatc
     """The table has the verdict, the twins and the time."""
     done = ran(monkeypatch, "--only", "crosshair")
     assert done.exit_code == 0
-    assert "sound       Confirmed over all paths.         1 of 1     0.25" in done.output
-    assert "1 obligations, 1 broken twins refuted" in done.output
+    assert "sound       Confirmed over all paths.       1 of 1     0.25" in done.output
+    assert "1 obligation, 1 refutation by 1 broken twin " in done.output
 
 
 def test_what_shows_nothing_is_exit_code_1_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_fast_tier_that_is_slow_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "_busy", lambda: next(clock))
     done = ran(monkeypatch)
     assert done.exit_code == 1
-    assert "2 obligations, 2 broken twins refuted" in done.output
+    assert "2 obligations, 2 refutations by 1 broken twin " in done.output
     assert "the fast tier may take 60 s of CPU: move something to --slow" in done.output
     assert ran(monkeypatch, "--slow").exit_code == 0
 

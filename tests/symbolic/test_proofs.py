@@ -32,8 +32,8 @@ def claimed(name: str) -> set[str]:
     return LAWS | {"handed-out-once"} if name in HANDS_OUT else LAWS
 
 
-def test_every_proof_has_one_twin() -> None:
-    """One for each law after each operation, which is that of the operation with one exchange."""
+def test_every_proof_is_refuted_once_after_a_twin() -> None:
+    """Each law after each operation; a twin is the operation with one exchange."""
     proofs = [(name, law) for name in NAMES for law in claimed(name)]
     assert sorted((twin.of, law) for twin in TWINS for law in twin.laws) == sorted(proofs)
     assert set(NAMES) > HANDS_OUT
@@ -41,6 +41,17 @@ def test_every_proof_has_one_twin() -> None:
     for twin in TWINS:
         exchange = len(twin.instead) - len(twin.written)
         assert len(exchanged_in(source, twin)) == len(source) + exchange
+
+
+def test_the_page_has_as_many_proofs_and_twins_as_there_are() -> None:
+    """A twin may break several laws, and is one."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "symbolic.md"
+    proofs = sum(len(claimed(name)) for name in NAMES)
+    assert proofs > len(TWINS)
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    assert f"{proofs} proofs, of 8 or 9 laws after each of {len(NAMES)} operations" in text
+    assert f"for each of them a refutation: {proofs}, by {len(TWINS)} broken twins." in text
+    assert f"{proofs} refutations by {len(TWINS)} broken twins (" in text
 
 
 # ------------------------------------------------------------------------------ sabotage

@@ -29,7 +29,7 @@ def ran(file: Path, *arguments: str) -> dict[str, Any]:
         assert result["twins"]
         assert all(twin["refuted"] for twin in result["twins"])
         if result["part"] == "operations":
-            # Each law is a proof of its own, and has a twin of its own.
+            # Each law is a proof of its own, and is refuted once, after a twin.
             assert set(result["details"].values()) == {"unsat"}
             assert sorted(twin["claim"] for twin in result["twins"]) == sorted(result["details"])
         else:
@@ -38,7 +38,7 @@ def ran(file: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_fast_tier_confirms_and_proves_everything_in_its_time(tmp_path: Path) -> None:
-    """In 60 seconds of CPU; in the tools' literal words, and with a twin for each question."""
+    """In 60 seconds of CPU; in the tools' literal words, each question with a refutation."""
     data = ran(tmp_path / "fast.json")
     assert data["tier"] == "fast"
     assert FAST.budget == 60

@@ -7,36 +7,53 @@ would miss what comes of the difference.
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import TypeVar
 
 from attrs import define, field, frozen
 
 from kvspec.driver.driver import Driver
+from kvspec.driver.values import raised
+from kvspec.driver.watchdog import TimeUp, within
 from kvspec.engines.pickling import Pickler
+
+T = TypeVar("T")
 
 
 class Uncopied(Exception):
     """The allocator cannot be copied."""
 
 
-_CANNOT = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, ImportError)
-"""What pickle raises for objects that it does not know how to copy."""
+class Uncompared(Exception):
+    """What the allocator has inside cannot be asked for by its own method."""
+
+
+def _within(driver: Driver, failure: type[Exception], work: Callable[[], T]) -> T:
+    """What comes of code of the allocator's own, which may raise anything, or never come back."""
+    try:
+        return within(driver.timeout, work)
+    except KeyboardInterrupt:
+        raise
+    except TimeUp:
+        raise failure(f"it did not come back within {driver.timeout:g} s") from None
+    except BaseException as error:
+        raise failure(raised(error)) from None
 
 
 def _pickled(driver: Driver, names: Sequence[int]) -> bytes:
     """All that the driver keeps of its allocator, and the handles of `names`."""
     stream = io.BytesIO()
-    try:
-        Pickler(stream).dump(driver.held(names))
-    except _CANNOT as error:
-        raise Uncopied(str(error)) from None
+    _within(driver, Uncopied, lambda: Pickler(stream).dump(driver.held(names)))
     return stream.getvalue()
 
 
 @frozen
 class Copies:
-    """A way of keeping allocators, and of having as many as one likes of each."""
+    """A way of keeping allocators, and of having as many as one likes of each.
+
+    Both ways raise `Uncopied` where that fails.
+    """
 
     origin: Driver
 
@@ -46,7 +63,8 @@ class Copies:
 
     def again(self, kept: bytes, names: Sequence[int]) -> Driver:
         """The driver of another allocator that is just as the one that was kept."""
-        return self.origin.with_held(pickle.loads(kept), names)
+        held = _within(self.origin, Uncopied, lambda: pickle.loads(kept))
+        return self.origin.with_held(held, names)
 
 
 def copies(driver: Driver) -> Copies | None:
@@ -54,7 +72,7 @@ def copies(driver: Driver) -> Copies | None:
     way = Copies(driver)
     try:
         way.again(way.keep(driver, ()), ())
-    except Exception:  # whatever the allocator's own ways of copying raise
+    except Uncopied:
         return None
     return way
 
@@ -81,20 +99,26 @@ class Prints:
         """The fingerprint of the driver's allocator.
 
         By pickle also of the handles of `names`; a method of its own is to know what it needs of
-        what it gave away.
+        what it gave away. Raises `Uncopied` for what has no pickle, and `Uncompared` where the
+        method fails.
         """
         if self.pickles:
             return _pickled(driver, names)
-        return repr(driver.held(names)[0].fingerprint()).encode()
+        allocator = driver.held(names)[0]
+        return _within(driver, Uncompared, lambda: repr(allocator.fingerprint()).encode())
 
 
 def prints(driver: Driver) -> Prints | None:
-    """How this allocator is compared with others; `None` where it cannot be."""
-    own = callable(getattr(driver.held(())[0], "fingerprint", None))
+    """How this allocator is compared with others; `None` where it cannot be.
+
+    Raises `Uncompared` where it has a method of its own that fails.
+    """
+    allocator = driver.held(())[0]
+    own = _within(driver, Uncompared, lambda: callable(getattr(allocator, "fingerprint", None)))
     way = Prints(OWN_METHOD if own else PICKLE)
     try:
         return way if way.of(driver, ()) == way.of(driver, ()) else None
-    except Exception:  # whatever the allocator's own ways raise
+    except Uncopied:
         return None
 
 

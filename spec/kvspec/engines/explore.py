@@ -143,8 +143,8 @@ def explore(
 
     With `prints` over the product; without, up to names, and the scope is to be symmetric. Without
     `copies` each transition begins with a fresh allocator, to which the story is told again.
-    Raises `NotBuilt` where the factory makes none, and `Uncopied` where it cannot be copied after
-    all.
+    Raises `NotBuilt` where the factory makes none, `Uncopied` where it cannot be copied after all,
+    and `Uncompared` where its own `fingerprint()` fails.
     """
     found = Exploration(DRIVEN if prints is None else PRODUCT, scope, most_states)
     found.told_apart = "" if prints is None else prints.what

@@ -1,4 +1,7 @@
-"""A pickler that leaves out nothing of an allocator: neither what it hides, nor what it shares.
+"""A pickler that leaves out nothing of an allocator but the history of its sets.
+
+Neither what it hides is left out, nor what it shares. In which order a set gives its elements
+depends on what was once in it, and nothing of Python's can tell that: the copy's begins anew.
 
 Pickle itself asks the objects how they are copied. One that is written to save space may forget
 the order of its free list, which decides what comes; so the attributes are taken as they are,
@@ -35,7 +38,7 @@ _HEAP_TYPE = 1 << 9
 
 
 class Pickler(pickle.Pickler):
-    """Equal bytes are equal objects, down to which of them share what.
+    """Equal bytes are equal objects, down to which of them share what; but see above for sets.
 
     Raises `pickle.PicklingError`, or what else pickle raises, for what it cannot copy as a whole.
     """

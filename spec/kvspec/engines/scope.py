@@ -10,6 +10,7 @@ from hashlib import blake2b
 from attrs import define, field, frozen
 
 from kvspec.kernel.generation import longest
+from kvspec.kernel.names import plural
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import State
@@ -36,12 +37,12 @@ class Scope:
         """How far it goes, for the report."""
         geometry = self.spec.geometry
         parts = [
-            f"{geometry.num_blocks} blocks of {geometry.block_size} tokens",
-            f"{self.sequences} sequences",
+            f"{plural(geometry.num_blocks, 'block')} of {plural(geometry.block_size, 'token')}",
+            plural(self.sequences, "sequence"),
             f"lengths up to {longest(self.spec)}",
         ]
         if geometry.num_host_blocks:
-            parts.insert(1, f"{geometry.num_host_blocks} host blocks")
+            parts.insert(1, plural(geometry.num_host_blocks, "host block"))
         if geometry.window is not None:
             parts.append(f"a window of {geometry.window}")
         for number, group in enumerate(geometry.groups or ()):
@@ -49,7 +50,8 @@ class Scope:
             window = "" if group.window is None else f", a window of {group.window}"
             parts.append(f"group {number} in blocks of {group.block_size} from {own}{window}")
         if self.spec.claims("resize"):
-            parts.append(f"pools of up to {MOST_TIMES * geometry.num_blocks} blocks")
+            most = plural(MOST_TIMES * geometry.num_blocks, "block")
+            parts.append(f"pools of up to {most}")
         if self.spec.claims("prefix"):
             parts.append("tokens of two letters, two keys")
         if self.spec.claims("lease"):

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 from kvspec.contract import Contract
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target, TargetError, target
-from kvspec.engines.copies import Prints, Uncopied, copies, prints
+from kvspec.engines.copies import Prints, Uncompared, Uncopied, copies, prints
 from kvspec.engines.exploration import Exploration, Progress, untold
 from kvspec.engines.explore import explore, explore_alone
 from kvspec.engines.scope import Scope
@@ -212,7 +212,11 @@ def explore_allocator(
     tested = evolve(tested, capabilities=claimed)
     spec = _specification(geometry, tested.contract, claimed)
     driver = Driver(tested.make, spec, timeout)
-    copied, printed = copies(driver), prints(driver)
+    copied = copies(driver)
+    try:
+        printed = None if way == "driven" else prints(driver)
+    except Uncompared as error:
+        raise _incomparable(tested, error) from None
     remarks = []
     if copied is None:
         remarks.append("it cannot be copied: every transition tells its story to a fresh one")
@@ -229,21 +233,42 @@ def explore_allocator(
     if way != "product":
         plans.append(None)
     searches: list[Exploration] = []
-    for plan in plans:
-        scope = Scope(spec, sequences, symmetric=plan is None)
+    while plans:
+        scope = Scope(spec, sequences, symmetric=plans[0] is None)
         try:
-            found = explore(tested, scope, max_states, copied, plan, progress, timeout)
+            found = explore(tested, scope, max_states, copied, plans[0], progress, timeout)
+        except Uncompared as error:
+            raise _incomparable(tested, error) from None
         except Uncopied as error:
-            raise TargetError(f"{tested.name}: it cannot be copied any more: {error}") from None
+            # A lock that was made at the first append, say. So all begins again, without copies.
+            copied = None
+            remarks.append(
+                f"after some calls it cannot be copied ({error}): every transition tells its story "
+                "to a fresh one"
+            )
+            if plans[0] is not None and plans[0].pickles:
+                remarks.append("so its internals cannot be compared (no fingerprint())")
+                del plans[0]
+            continue
+        del plans[0]
         searches.append(found)
         if found.exhausted or found.trace is not None:
             break
+    if not searches:
+        raise TargetError(f"{tested.name}: {'; '.join(remarks)}, so there is no product to explore")
     violation = searches[-1].trace
     if violation is None:
         return ExploreReport(tested.name, spec, tuple(searches), tuple(remarks))
     trace, reproduced = explain(tested, violation, timeout)
     return ExploreReport(
         tested.name, spec, tuple(searches), tuple(remarks), trace, reproduced, REPLAYS
+    )
+
+
+def _incomparable(tested: Target, error: Uncompared) -> TargetError:
+    return TargetError(
+        f"{tested.name}: its fingerprint() fails: {error}; what is driven once (--mode driven) "
+        "needs none"
     )
 
 

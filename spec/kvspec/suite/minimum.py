@@ -8,7 +8,7 @@ from attrs import evolve
 
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT, Driver
 from kvspec.driver.target import Target
-from kvspec.engines.copies import copies, prints
+from kvspec.engines.copies import Uncompared, Uncopied, copies, prints
 from kvspec.engines.explore import explore
 from kvspec.engines.scope import Scope
 from kvspec.rooms import LAWS, ROOMS, specification
@@ -38,15 +38,18 @@ def true_minimum(
 
     It is searched in the geometry of `trace`, with its capabilities and as many sequences, through
     at most so many states. What ends the search is the first violation: where that is of another
-    law, the shortest story of this one is unknown.
+    law, the shortest story of this one is unknown. So it is where the allocator cannot be copied.
     """
     seqs = {seq for step in trace.steps for seq in step.operation.touched}
     narrow = evolve(tested, capabilities=needed(trace))
     spec = specification(trace.geometry, trace.contract, narrow.capabilities)
     driver = Driver(narrow.make, spec, timeout)
-    copied, printed = copies(driver), prints(driver)
-    if printed is None:
-        return None
     scope = Scope(spec, max(1, len(seqs)), symmetric=False)
-    found = explore(narrow, scope, most_states, copied, printed, timeout=timeout).trace
+    try:
+        copied, printed = copies(driver), prints(driver)
+        if printed is None:
+            return None
+        found = explore(narrow, scope, most_states, copied, printed, timeout=timeout).trace
+    except (Uncopied, Uncompared):
+        return None
     return len(found.steps) if found is not None and found.law == trace.law else None

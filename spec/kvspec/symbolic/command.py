@@ -18,8 +18,9 @@ import click
 from rich.console import Console
 
 from kvspec import doors
+from kvspec.kernel.names import plural
 from kvspec.symbolic import arithmetic_twins, operations_twins, steps_twins, wide
-from kvspec.symbolic.results import Result, as_data, tables
+from kvspec.symbolic.results import Result, as_data, tables, twins_of
 from kvspec.symbolic.tiers import FAST, SLOW, Tier
 
 TOOLS = {"crosshair": ("crosshair", "crosshair-tool"), "z3": ("z3", "z3-solver")}
@@ -80,14 +81,15 @@ def symbolic(
     for title, table in tables(results).items():
         doors.put(title, table, "")
     wrong = [result for result in results if result.problem]
-    twins = sum(len(result.twins) for result in results)
+    refuted = plural(sum(len(result.twins) for result in results), "refutation")
+    twins = plural(twins_of(as_data(results)), "broken twin")
     took = f"({seconds:.0f} s, {busy:.0f} s of CPU)"
     if wrong:
         click.echo(f"{len(wrong)} of {len(results)} obligations show nothing {took}")
         for result in wrong:
             click.echo(f"  {result.name}: {result.problem}")
     else:
-        click.echo(f"{len(results)} obligations, {twins} broken twins refuted {took}")
+        click.echo(f"{plural(len(results), 'obligation')}, {refuted} by {twins} {took}")
     if late:
         click.echo(f"the fast tier may take {tier.budget:.0f} s of CPU: move something to --slow")
     if json_file is not None:

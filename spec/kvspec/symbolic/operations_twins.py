@@ -1,7 +1,8 @@
 """The broken twins of the model's operations: one fault each, and the laws that it must break.
 
-There is one for each law after each operation, since each of these is a proof of its own. Where
-an operation does not touch what a law is about, the twin has one clause more, which does.
+Each law after each operation is broken by one of them, since each of these is a proof of its own;
+one twin may break several. Where an operation does not touch what a law is about, the twin has one
+clause more, which does.
 """
 
 from kvspec.symbolic.twins import Twin

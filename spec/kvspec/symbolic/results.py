@@ -1,6 +1,6 @@
 """What a tool said of an obligation and of its broken twins, as values and as a table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, field, frozen
@@ -42,7 +42,7 @@ class Result:
 
     `confirmed` says that the verdict is the one that is asked for. `witness` is a case which the
     obligation is about, without which it would say nothing. `details` are the parts of the
-    claim with the verdict on each, where there are several: each is to have a twin of its own.
+    claim with the verdict on each, where there are several: each is to be refuted after a twin.
     """
 
     part: str
@@ -81,8 +81,13 @@ def as_data(results: Iterable[Result]) -> list[dict[str, Any]]:
     return [data(result) for result in results]
 
 
+def twins_of(results: Iterable[Mapping[str, Any]]) -> int:
+    """How many broken twins there are in what `as_data` gives: one may break several claims."""
+    return len({(r["part"], r["name"], twin["exchange"]) for r in results for twin in r["twins"]})
+
+
 def tables(results: Sequence[Result]) -> dict[str, Table]:
-    """One table a part of the run: each obligation with its verdict, its twins and its time."""
+    """One table a part of the run: each obligation with its verdict, refutations and time."""
     shown = {}
     for part, title in TITLES.items():
         of_part = [result for result in results if result.part == part]
@@ -91,7 +96,7 @@ def tables(results: Sequence[Result]) -> dict[str, Table]:
         table = Table(box=None, pad_edge=False)
         table.add_column("obligation", no_wrap=True)
         table.add_column("verdict")
-        table.add_column("twins refuted", justify="right", no_wrap=True)
+        table.add_column("refutations", justify="right", no_wrap=True)
         table.add_column("seconds", justify="right", no_wrap=True)
         for result in of_part:
             refuted = sum(twin.refuted for twin in result.twins)
