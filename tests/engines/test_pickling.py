@@ -225,7 +225,7 @@ class Hiding(deque[int]):
         Geometry(2, 2),
         [print, len, Stack, pytest.raises],
     ],
-    ids=repr,
+    ids=lambda made: type(made).__name__,
 )
 def test_what_a_library_has_made_is_copied(thing):
     """With slots and with pickles of its own."""
