@@ -25,7 +25,7 @@ from kvspec.suite.check import REPLAYS, check_allocator
 from kvspec.suite.report import ExitCode, Verdict
 from kvspec.traces.reduce import Reducer
 
-SEEDS = (0, 2, 3, 4, 5)
+SEEDS = (0, 4, 5, 6, 7)
 """Where an episode looks sparsely, as the first to find one of these does with seed 1, another law
 may see a fault first: the museum's table has such laws with their reasons."""
 

@@ -1,6 +1,6 @@
 """Short scripts in which the laws of the core bite, for any small geometry."""
 
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, blocks_for
 from kvspec.kernel.script import Call, call
 
 
@@ -27,7 +27,12 @@ def two_sequences(geometry: Geometry) -> tuple[Call, ...]:
 
 def refusal(geometry: Geometry) -> tuple[Call, ...]:
     """More is asked for than is free, twice; then an exact fit."""
-    size, rest = geometry.block_size, geometry.num_blocks - 1
+    size, rest, most = geometry.block_size, geometry.num_blocks - 1, geometry.max_tokens
+    if most is not None and most <= rest * size:  # then it takes several to fill the pool
+        count = geometry.num_blocks // blocks_for(most, size)
+        more = call("allocate", seq=count, num_tokens=most)
+        full = (call("allocate", seq=seq, num_tokens=most) for seq in range(count))
+        return (*full, more, more, call("free", seq=0), more)
     return (
         call("allocate", seq=0, num_tokens=size),
         call("allocate", seq=1, num_tokens=rest * size + 1),
