@@ -166,10 +166,10 @@ def silence_of(law: Law) -> str:
     """Under which contracts the law claims nothing; empty where there are none."""
     if not _claims(law, Contract()):
         return "- It claims nothing under the strict contract."
-    silent = [text for text, contract in one_field_contracts() if not _claims(law, contract)]
-    barred = [text for text in silent if not _specified(law, dict(one_field_contracts())[text])]
+    silent = [(t, contract) for t, contract in one_field_contracts() if not _claims(law, contract)]
+    barred = [text for text, contract in silent if not _specified(law, contract)]
     lines = []
-    if idle := [f"`{text}`" for text in silent if text not in barred]:
+    if idle := [f"`{text}`" for text, _ in silent if text not in barred]:
         lines.append(f"- It claims nothing under the contract {' or '.join(idle)}.")
     if barred:
         told = " or ".join(f"`{text}`" for text in barred)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from attrs import evolve
+from exploring import accepted_choices
 from scopes import (
     CONTROL,
     UNSHARED,
@@ -89,17 +90,6 @@ WORLDS = {
 
 
 # ------------------------------------------------------------------------------ choices hold
-
-
-def accepted_choices(spec: Specification, state: State, operation: Operation) -> list[Step]:
-    """The steps that the choices make, each of which must be accepted, and none twice."""
-    outcomes = list(spec.choices(state, operation))
-    steps = [spec.believe(state, operation, outcome) for outcome in outcomes]
-    for step in steps:
-        assert spec.judge(step) == ()
-    assert steps, "something is always allowed"
-    assert len({canonical(spec, state, outcome) for outcome in outcomes}) == len(outcomes)
-    return steps
 
 
 def test_every_choice_in_every_state_of_the_smallest_pool_is_accepted():

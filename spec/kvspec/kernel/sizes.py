@@ -47,7 +47,7 @@ class Sizes:
         occupancy, blocks = state.at(place), state.blocks(place)
         if not occupancy.keeps:
             return tuple(block for block in blocks if block not in occupancy.held)
-        stay = self.surely_kept(state, place)
+        stay = occupancy.certain if self.evicts_explicitly else ()
         plain = [b for b in blocks if b not in occupancy.held and b not in occupancy.keeps]
         return (*plain, *(b for b in occupancy.keeps if not (b in occupancy.held or b in stay)))
 
@@ -60,10 +60,6 @@ class Sizes:
         """How many of them can be taken whatever is in doubt."""
         free = state.num_free(place)
         return free - len(state.at(place).idle) if self.evicts_explicitly else free
-
-    def surely_kept(self, state: State, place: Place = DEVICE) -> frozenset[int]:
-        """The blocks that nobody uses and that cannot be taken for what is kept in them."""
-        return state.at(place).certain if self.evicts_explicitly else frozenset()
 
     def kept_text(self, state: State, place: Place = DEVICE) -> str:
         """How many blocks without a user are not free for what is kept in them, in a message."""

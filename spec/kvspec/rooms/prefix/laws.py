@@ -195,11 +195,8 @@ def _unused(step: Step, block: int) -> bool:
 
 
 def _takes_from_cache(step: Step) -> bool:
-    return not _not_least(step.spec.contract) and _takes(step)
-
-
-def _takes(step: Step) -> bool:
-    return step.done and bool(step.before.at().keeps) and _handed_out(step) > 0
+    takes = step.done and bool(step.before.at().keeps) and _handed_out(step) > 0
+    return takes and not _not_least(step.spec.contract)
 
 
 def _uncached(step: Step) -> int:
