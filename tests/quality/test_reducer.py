@@ -16,6 +16,9 @@ from kvimpls.museum import (
     OffByOneAtBoundary,
     ReuseWhileLeased,
 )
+from kvimpls.museum.lease import SearchesTooEarlyUnpromised
+from kvimpls.museum.placement import ScatteredExtents
+from kvimpls.museum.resize import ShrinksUnderTheTables
 from kvimpls.reference import Reference, StoredReference
 from kvspec import (
     AllocatorError,
@@ -369,6 +372,61 @@ STORIES = {
 def test_each_move_shortens_a_story_that_the_others_leave(make, pool, calls, expected):
     """Stories that walks have met, in which no step, length or block could go by itself."""
     trace = told(make, *calls, pool=pool, claims=UNCOUNTED)
+    assert story(Reducer(make).reduce(trace)) == expected
+
+
+UNDER_ITS_CONTRACT = {
+    "a sequence grows and does not start again": (
+        ScatteredExtents,
+        Geometry(3, 1),
+        [
+            call("allocate", seq=0, num_tokens=1),
+            call("allocate", seq=1, num_tokens=1),
+            call("free", seq=0),
+            call("allocate", seq=0, num_tokens=2),
+        ],
+        ["allocate(A, 1)", "allocate(B, 1)", "append(A, 1)"],
+    ),
+    "a sequence starts with what it grows by, whenever it tries": (
+        SearchesTooEarlyUnpromised,
+        Geometry(3, 1),
+        [
+            call("allocate", seq=0, num_tokens=1),
+            call("begin_transfer", seq=0, lease=0),
+            call("free", seq=0),
+            call("end_transfer", lease=0),
+            call("allocate", seq=0, num_tokens=0),
+            call("append", seq=0, num_tokens=3),
+            call("append", seq=0, num_tokens=3),
+        ],
+        [
+            "allocate(A, 1)",
+            "begin_transfer(A, #0)",
+            "free(A)",
+            "end_transfer(#0)",
+            "allocate(A, 1)",
+            "allocate(A, 1)",
+        ],
+    ),
+    "the pool is as large from the start, and what fills it longer": (
+        ShrinksUnderTheTables,
+        Geometry(1, 1),
+        [
+            call("resize", num_blocks=2),
+            call("allocate", seq=0, num_tokens=1),
+            call("resize", num_blocks=1),
+        ],
+        ["allocate(A, 2)", "resize(1)"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "pool", "calls", "expected"), UNDER_ITS_CONTRACT.values(), ids=UNDER_ITS_CONTRACT
+)
+def test_each_move_shortens_a_story_that_an_exhibit_tells(make, pool, calls, expected):
+    """As above, where the allocator's own contract and all that it claims take part."""
+    trace = told(make, *calls, pool=pool)
     assert story(Reducer(make).reduce(trace)) == expected
 
 

@@ -99,7 +99,26 @@ def size_from_the_start(case: Case) -> Iterator[Case]:
         for _, count in sizes(step.operation):
             if 0 < count <= MOST_TIMES * case.geometry.num_blocks:
                 geometry = evolve(case.geometry, num_blocks=count)
-                yield evolve(without(case, i, i + 1), geometry=geometry)
+                fewer = evolve(without(case, i, i + 1), geometry=geometry)
+                yield fewer
+                # Which blocks are handed out first may be another then.
+                for j, later in enumerate(fewer.steps):
+                    for at, value in lengths(later.operation):
+                        yield changed(fewer, j, at, value + case.geometry.block_size)
+
+
+def start_later(case: Case) -> Iterator[Case]:
+    """A sequence starts with what it grows by, in each of several calls that try it."""
+    for i, step in enumerate(case.steps):
+        later = case
+        for j in range(i + 1, len(case.steps)):
+            if later.steps[j].operation.touched != step.operation.touched:
+                continue
+            merged = _merged(step.operation, later.steps[j].operation)
+            if merged is None or merged.subjects:
+                break
+            later = made(later, j, merged)
+            yield without(later, i, i + 1)
 
 
 def merge(case: Case) -> Iterator[Case]:
@@ -168,6 +187,35 @@ def go_on(case: Case) -> Iterator[Case]:
     for i, step in enumerate(case.steps):
         if step.operation.method == "free" and not step.wrong:
             yield renamed_after(case, i, dict.fromkeys(step.operation.touched, unused))
+
+
+def stay(case: Case) -> Iterator[Case]:
+    """A sequence does not end to start again, but grows: by as much, or by less."""
+    for i, step in enumerate(case.steps):
+        ended = step.operation.touched
+        if step.operation.method != "free" or step.wrong:
+            continue
+        for j in range(i + 1, len(case.steps)):
+            start = case.steps[j].operation
+            if start.touched != ended:
+                continue
+            if start.method in _STARTING:
+                most = dict(lengths(start)).get(_STARTING[start.method], 0)
+                for number in range(most, max(0, most - case.geometry.capacity), -1):
+                    yield without(made(case, j, _growing(start, number)), i, i + 1)
+            break
+
+
+_STARTING = {"allocate": ("num_tokens", None), "allocate_prompt": ("tokens", None)}
+"""What starts a sequence, and where it says with how many tokens."""
+
+
+def _growing(start: Operation, number: int) -> Operation:
+    """The call by which a sequence grows by the last so many of the tokens that it started with."""
+    seq, tokens = start.touched[0], several(start, "tokens")
+    if tokens is None:
+        return operation_of("append", seq=seq, num_tokens=number)
+    return operation_of("append_tokens", seq=seq, tokens=tokens[len(tokens) - number :])
 
 
 def drop_and_raise(case: Case) -> Iterator[Case]:

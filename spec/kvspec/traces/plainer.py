@@ -214,6 +214,21 @@ def lower_two(case: Case) -> Iterator[Case]:
                 yield changed(changed(case, i, at, value - by), j, other, more - by)
 
 
+def lower_repeated(case: Case) -> Iterator[Case]:
+    """A call and its repetition are lowered together, perhaps in a pool as much smaller."""
+    geometry = case.geometry
+    for i, step in enumerate(case.steps[:-1]):
+        if step.operation != case.steps[i + 1].operation:
+            continue
+        for at, value in lengths(step.operation):
+            for number in _lower_values(value):
+                lowered = changed(changed(case, i, at, number), i + 1, at, number)
+                yield lowered
+                fewer = geometry.num_blocks - (value - number) // geometry.block_size
+                if 0 < fewer < geometry.num_blocks:
+                    yield evolve(lowered, geometry=evolve(geometry, num_blocks=fewer))
+
+
 def plainer_tokens(case: Case) -> Iterator[Case]:
     """All tokens are one and the same, those of one call, or one; or they are 0, 1, 2 ..."""
     known = [i for i, step in enumerate(case.steps) if several(step.operation, "tokens")]
