@@ -1,7 +1,9 @@
 """The room of prefix caching: full blocks of known tokens are published, and found again."""
 
+from kvspec.kernel.events import Settled
 from kvspec.kernel.room import Room, ungrouped
-from kvspec.rooms.prefix.facts import REACTIONS, Facts, known, matters
+from kvspec.rooms.prefix.events import REACTIONS
+from kvspec.rooms.prefix.facts import Facts, known, matters
 from kvspec.rooms.prefix.laws import LAWS
 from kvspec.rooms.prefix.operations import (
     AllocatePrompt,
@@ -11,6 +13,7 @@ from kvspec.rooms.prefix.operations import (
     ResetCache,
 )
 from kvspec.rooms.prefix.proposals import PROPOSALS, every, queries, wrong
+from kvspec.rooms.prefix.settled import settled
 
 ROOM = Room(
     capability="prefix",
@@ -25,7 +28,7 @@ ROOM = Room(
     operations=(AllocatePrompt, AppendTokens, MarkWritten, Lookup, ResetCache),
     applies=ungrouped,
     facts=Facts(),
-    reactions=REACTIONS,
+    reactions={**REACTIONS, Settled: settled},
     known=known,
     queries=queries,
     proposals=PROPOSALS,

@@ -20,7 +20,8 @@ from kvspec.kernel.operation import (
 )
 from kvspec.kernel.outcome import DONE, Answer, Observation, Outcome
 from kvspec.kernel.state import Entries, State
-from kvspec.rooms.prefix.facts import Looked, Marked, Prompted, Reset, Told, facts_of
+from kvspec.rooms.prefix.events import Looked, Marked, Prompted, Reset, Told
+from kvspec.rooms.prefix.facts import facts_of
 from kvspec.rooms.prefix.hits import Hit, found, hits
 from kvspec.rooms.prefix.identity import Tokens, chain, key_name
 
