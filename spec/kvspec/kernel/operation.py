@@ -81,7 +81,7 @@ class Expected:
 
     `errors` are the misuse errors of which one must be raised, if any. `done` and `refused`
     say whether success and refusal are allowed, `fresh` and `available` are the blocks of `place`
-    that decide it, and `value` is what a query must answer. After an injected fault nothing is
+    that decide it. After an injected fault nothing is
     allowed but the fault itself.
     """
 
@@ -90,7 +90,6 @@ class Expected:
     refused: bool = False
     fresh: int = 0
     available: int = 0
-    value: str = ""
     place: Place = DEVICE
     injected: bool = False
 
@@ -200,7 +199,7 @@ class Operation:
         return () if written is None else (written,)
 
     def value(self, state: State, spec: "Specification") -> str:
-        """What a query must answer."""
+        """What a query must answer; empty where that is not one thing."""
         return ""
 
     def choices(self, state: State, spec: "Specification") -> Iterator[Outcome]:
@@ -271,6 +270,4 @@ def expect(operation: Operation, state: State, spec: "Specification") -> Expecte
         available = spec.available(state)
         short = operation.asks(state, spec) > available
         return Expected(errors=errors, done=False, refused=short, available=available)
-    expected = operation.verdict(state, spec)
-    value = operation.value(state, spec)
-    return evolve(expected, value=value) if value else expected
+    return operation.verdict(state, spec)
