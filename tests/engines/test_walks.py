@@ -2,6 +2,9 @@
 
 import multiprocessing
 from functools import partial
+from itertools import count
+from multiprocessing.context import SpawnProcess
+from operator import eq, gt
 
 import pytest
 
@@ -18,10 +21,19 @@ from kvspec.suite.coverage import Coverage
 
 UNUSUAL = """
 import os, signal, time
-from kvimpls.museum import LeakOnRefusal
-from kvimpls.reference import Reference
+from pathlib import Path
+from {module} import {kind}
 
 made = 0
+
+
+def outlive():
+    for _ in range(200):
+        if Path(__file__).with_name("over").exists():
+            os._exit(0)
+        time.sleep(0.1)
+    Path(__file__).with_name("late").touch()
+    os._exit(0)
 
 
 def make(geometry, *, checkpoint=None):
@@ -38,18 +50,24 @@ make.contract = {kind}.contract
 """An allocator that prints, and does a deed at the beginning of the walk that begins so."""
 
 
-def unusual(path, kind, seed, deed):
-    """The target whose deed is done in the walk of `seed`, to be made in another process."""
-    geometries = [first_geometry(kind, one) for one in seeds(0, 2)]
-    assert geometries[0] != geometries[1]
-    geometry = str(first_geometry(kind, seed))
-    path.write_text(UNUSUAL.format(geometry=geometry, deed=deed, kind=kind.__name__))
+class Miscounts(Reference):
+    """Every walk ends at the first look."""
+
+    def num_free_blocks(self, pool=0):
+        return super().num_free_blocks(pool) + 1
+
+
+def geometries(kind, own):
+    """What the first allocator of each walk is built with."""
+    begun = (begin(SeededChooser(seed), target(kind), Ledger()) for seed in own)
+    return [str(episode.session.spec.geometry) for episode in begun]
+
+
+def unusual(path, kind, geometry, deed):
+    """The target whose deed is done in the walk that begins so, to be made in another process."""
+    text = UNUSUAL.format(module=kind.__module__, kind=kind.__name__, geometry=geometry, deed=deed)
+    path.write_text(text)
     return partial(resolve, f"{path}:make")
-
-
-def first_geometry(make, seed):
-    """What the first allocator of a walk is built with."""
-    return begin(SeededChooser(seed), target(make), Ledger()).session.spec.geometry
 
 
 def test_walks_come_to_the_sum_of_each_alone():
@@ -75,16 +93,28 @@ def test_walks_come_to_the_sum_of_each_alone():
     assert multiprocessing.active_children() == []
 
 
-def test_the_earliest_violation_is_told_whoever_is_the_first_by_the_clock(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "of_steps", "earliest"),
+    [(LeakOnRefusal, gt, 1), (Miscounts, eq, 0)],
+    ids=["earlier", "as early"],
+)
+def test_the_earliest_violation_is_told_whoever_is_the_first_by_the_clock(
+    tmp_path, kind, of_steps, earliest
+):
     """The walk that finds it is the slow one; what is told of it is what it comes to alone."""
-    alone = [walk(target(LeakOnRefusal), seed, steps=1000) for seed in seeds(0, 2)]
-    assert alone[0].ledger.steps < alone[1].ledger.steps
-    slow = unusual(tmp_path / "slow.py", LeakOnRefusal, 0, "time.sleep(1.5)")
-    [ended] = walks("it", slow, processes=2, seconds=60)
-    assert ended.seed == 0
-    assert ended.walk.trace.steps == alone[0].trace.steps
-    assert ended.walk.ledger.bites == alone[0].ledger.bites
-    assert (ended.walk.states, ended.walk.episodes) == (alone[0].states, alone[0].episodes)
+    for seed in count():
+        own = seeds(seed, 2)
+        alone = [walk(target(kind), one, steps=1000) for one in own]
+        begun = geometries(kind, own)
+        if of_steps(*(one.ledger.steps for one in alone)) and begun[0] != begun[1]:
+            break
+    slow = unusual(tmp_path / "slow.py", kind, begun[earliest], "time.sleep(1.5)")
+    [ended] = walks("it", slow, seed, processes=2, seconds=60)
+    expected = alone[earliest]
+    assert ended.seed == own[earliest]
+    assert ended.walk.trace.steps == expected.trace.steps
+    assert ended.walk.ledger.bites == expected.ledger.bites
+    assert (ended.walk.states, ended.walk.episodes) == (expected.states, expected.episodes)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +123,19 @@ def test_the_earliest_violation_is_told_whoever_is_the_first_by_the_clock(tmp_pa
         ("os._exit(7)", "with exit code 7"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", r"of signal 11 \(Segmentation fault\)"),
         # A process of its own has all of its pipes, and outlives it.
-        ("os.fork() and os._exit(7) or time.sleep(4) or os._exit(0)", "with exit code 7"),
+        ("os.fork() and os._exit(7) or outlive()", "with exit code 7"),
     ],
 )
 def test_a_process_that_dies_is_one_error_and_the_others_are_stopped(tmp_path, deed, how):
     """It says which walk died, in which step, and how."""
-    dies = unusual(tmp_path / "dies.py", Reference, 2**32, deed)
+    first, second = geometries(Reference, seeds(0, 2))
+    assert first != second
+    dies = unusual(tmp_path / "dies.py", Reference, second, deed)
     with pytest.raises(Died, match=f"it: the walk with seed {2**32} died in its step 1, {how};"):
         walks("it", dies, processes=2, seconds=60)
     assert multiprocessing.active_children() == []
+    (tmp_path / "over").touch()
+    assert not (tmp_path / "late").exists()
 
 
 def not_here():
@@ -126,6 +160,21 @@ def test_an_interruption_leaves_no_process_behind():
     with pytest.raises(KeyboardInterrupt):
         walks("it", partial(target, Reference), processes=2, seconds=60, progress=interrupt)
     assert told == sorted(told)
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_that_cannot_be_started_are_one_error(monkeypatch):
+    """Those that were started already are ended."""
+    start = SpawnProcess.start
+
+    def once(process):
+        if multiprocessing.active_children():
+            raise BlockingIOError("no more of them")
+        start(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", once)
+    with pytest.raises(TargetError, match="it: 3 processes cannot be started at once: no more"):
+        walks("it", partial(target, Reference), processes=3, seconds=60)
     assert multiprocessing.active_children() == []
 
 

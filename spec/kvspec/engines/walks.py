@@ -115,14 +115,9 @@ def walks(
     if seconds is None and steps is None:
         raise ValueError("walks end after some seconds or some steps: say which")
     counts = [None] * processes if steps is None else shares(steps, processes)
-    board = get_context("spawn").RawArray(c_longlong, len(counts) + 1)
-    board[-1] = _NEVER
-    plan = _Plan(again, seconds, timeout, watcher)
     children: list[_Child[W]] = []
     try:
-        for number, own in enumerate(seeds(seed, len(counts))):
-            with _uninterrupted():
-                children.append(_started(name, number, own, counts[number], board, plan))
+        board = _start(children, name, seed, counts, _Plan(again, seconds, timeout, watcher))
         _hear(children, board, progress)
         until = time.monotonic() + _PATIENCE
         for child in children:
@@ -186,7 +181,7 @@ class _Child(Generic[W]):
         self.over, self.decided = True, self.board[self.number] + 1
         self.end = Died(
             f"{self.name}: the walk with seed {self.seed} died in its step {self.decided:,}, "
-            f"{_how(self.process.exitcode)}; alone it does so again"
+            f"{_how(self.process.exitcode)}; to see more, walk with that seed alone"
         )
 
 
@@ -198,23 +193,33 @@ def _how(code: int | None) -> str:
     return f"with exit code {code}"
 
 
-def _started(
+def _start(
+    children: list[_Child[W]],
     name: str,
-    number: int,
     seed: int,
-    steps: int | None,
-    board: "Array[c_longlong]",
+    counts: Sequence[int | None],
     plan: "_Plan[W]",
-) -> _Child[W]:
+) -> "Array[c_longlong]":
+    """Start a walk of each count. On the board each writes its step; the last place is the bound.
+
+    The bound is the step that no walk has to go beyond, and only this process writes it.
+    """
     context = get_context("spawn")
     try:
-        here, there = context.Pipe(duplex=False)
-        with there:  # it is the child's: when that ends, so does what can be heard
-            process = context.Process(target=_walk, args=(there, board, number, seed, steps, plan))
-            process.start()
+        board = context.RawArray(c_longlong, len(counts) + 1)
+        board[-1] = _NEVER
+        for number, own in enumerate(seeds(seed, len(counts))):
+            here, there = context.Pipe(duplex=False)
+            what = (there, board, number, own, counts[number], plan)
+            process = context.Process(target=_walk, args=what)
+            with there, _uninterrupted():  # that end is the child's alone, and is shut with it
+                process.start()
+                children.append(_Child(name, number, own, process, here, board))
     except OSError as error:
-        raise TargetError(f"{name}: process {number + 1} cannot be started: {error}") from None
-    return _Child(name, number, seed, process, here, board)
+        raise TargetError(
+            f"{name}: {len(counts):,} processes cannot be started at once: {error}"
+        ) from None
+    return board
 
 
 @contextmanager
