@@ -3,9 +3,11 @@
 With the laws of the core alone, and with every capability that the reference has. The ledger is
 warm, as in a soak: bites are still looked for, but no longer in every step. Seconds of CPU are
 told beside seconds of the clock, since machines are shared; with `--against`, another checkout
-takes turns in the same run.
+takes turns in the same run. The second table is of walks at once, as `kvspec walk --processes`
+makes them, for so many seconds each: in one process and in as many as there are cores, in turns,
+measured while all of them are warm and none is over.
 
-    python benchmarks/walk.py [--rounds 5] [--steps 4000] [--against WORKTREE]
+    python benchmarks/walk.py [--rounds 5] [--steps 4000] [--seconds 20] [--against WORKTREE]
 """
 
 import json
@@ -14,12 +16,14 @@ import statistics
 import subprocess
 import sys
 import time
+from bisect import bisect_left, bisect_right
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
-from attrs import evolve
+from attrs import define, evolve, field
 from rich.console import Console
 from rich.table import Table
 from stopwatch import Stage, Stopwatch
@@ -30,6 +34,7 @@ from kvspec.driver.target import Target, target
 from kvspec.driver.watchdog import watching
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.session import Session
+from kvspec.engines.walks import walks
 from kvspec.kernel import generation
 from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.specification import Specification
@@ -40,6 +45,8 @@ EPISODE = 60
 WARM = 3000
 CLAIMS = {"core laws alone": ("core",), "every capability": None}
 FAULTS = (0, 0, 0, 1, 2, 1, 3)
+
+Rates = list[tuple[float, float]]
 
 
 class Chooser:
@@ -133,32 +140,82 @@ def elsewhere(root: Path, steps: int, seed: int) -> dict[str, tuple[float, float
     return {name: (clock, busy) for name, (clock, busy) in found.items()}
 
 
+@define
+class Meter:
+    """Watches a walk, and reads both clocks at each warm step."""
+
+    steps: int = 0
+    clock: list[float] = field(factory=list)
+    busy: list[float] = field(factory=list)
+
+    def note(self, step: Any) -> None:
+        self.steps += 1
+        if self.steps > WARM:
+            self.clock.append(time.monotonic())
+            self.busy.append(time.process_time())
+
+
+def at_once(claim: Any, processes: int, seconds: float, seed: int) -> tuple[float, float]:
+    """Operations a second of the clock, and of CPU, while all of so many walks are warm."""
+    ended = walks(
+        "reference",
+        partial(reference, claim),
+        seed,
+        processes=processes,
+        seconds=seconds,
+        watcher=Meter,
+    )
+    meters = [one.watcher for one in ended if one.watcher is not None]
+    assert all(meter.clock for meter in meters), f"{seconds:g} s are too few to be warm"
+    first, last = max(m.clock[0] for m in meters), min(m.clock[-1] for m in meters)
+    steps, busy = 0, 0.0
+    for meter in meters:
+        begin, end = bisect_left(meter.clock, first), bisect_right(meter.clock, last) - 1
+        assert begin < end, f"{seconds:g} s are too few for all to be warm at once"
+        steps += end - begin
+        busy += meter.busy[end] - meter.busy[begin]
+    return steps / (last - first), steps / busy
+
+
+def table_of(title: str, heading: str, rates: dict[tuple[str, str], Rates]) -> Table:
+    """By claim and by what the heading says: the medians and the best of both rates."""
+    table = Table(title=title)
+    table.add_column("claimed")
+    table.add_column(heading)
+    for column in ("operations/s, median", "best", "a second of CPU, median", "best"):
+        table.add_column(column, justify="right")
+    for claim in CLAIMS:
+        for (claimed, which), measured in rates.items():
+            if claimed == claim:
+                clock, busy = zip(*measured, strict=True)
+                figures = (statistics.median(clock), max(clock))
+                figures += (statistics.median(busy), max(busy))
+                table.add_row(claim, which, *(f"{figure:,.0f}" for figure in figures))
+    return table
+
+
 @click.command()
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--steps", default=4000, show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="Of each of the walks at once.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
 @click.option("--measure", "seed", type=int, hidden=True)
-def main(rounds: int, steps: int, against: Path | None, seed: int | None) -> None:
+def main(rounds: int, steps: int, seconds: float, against: Path | None, seed: int | None) -> None:
     """Print the tables."""
     if seed is not None:
         print(json.dumps(measure(steps, seed)))
         return
     roots = {"this checkout": ROOT, **({against.name: against} if against else {})}
-    rates: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    rates: dict[tuple[str, str], Rates] = {}
+    together: dict[tuple[str, str], Rates] = {}
     for number in range(rounds):
         for root, path in roots.items():
             for claim, both in elsewhere(path.resolve(), steps, number + 1).items():
                 rates.setdefault((claim, root), []).append(both)
-    table = Table(title=f"{rounds} rounds of {steps:,} operations on the reference")
-    table.add_column("claimed")
-    table.add_column("checkout")
-    for column in ("operations/s, median", "best", "a second of CPU, median", "best"):
-        table.add_column(column, justify="right")
-    for claim in CLAIMS:
-        for root in roots:
-            clock, busy = zip(*rates[claim, root], strict=True)
-            figures = (statistics.median(clock), max(clock), statistics.median(busy), max(busy))
-            table.add_row(claim, root, *(f"{figure:,.0f}" for figure in figures))
+        for name, claim in CLAIMS.items():
+            for processes in sorted({1, os.cpu_count() or 1}):
+                both = at_once(claim, processes, seconds, number + 1)
+                together.setdefault((name, str(processes)), []).append(both)
     shares = stages(steps)
     where = Table(title="where the time goes, each without the others")
     where.add_column("stage")
@@ -167,7 +224,12 @@ def main(rounds: int, steps: int, against: Path | None, seed: int | None) -> Non
     for stage in shares["every capability"]:
         where.add_row(stage, *(f"{shares[claim][stage]:.0%}" for claim in CLAIMS))
     console = Console(width=110)
-    console.print(table)
+    console.print(
+        table_of(f"{rounds} rounds of {steps:,} operations on the reference", "checkout", rates)
+    )
+    console.print(
+        table_of(f"{rounds} rounds of walks at once, of {seconds:g} s", "processes", together)
+    )
     console.print(where)
 
 

@@ -1,6 +1,11 @@
 """`kvspec walk`, and `--coverage`: what they print, save and end with."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +19,36 @@ from kvspec.suite.walk_command import line
 from kvspec.traces.trace import load
 
 LEAKING = "kvimpls.museum:LeakOnRefusal"
+
+RECYCLING = "kvimpls.museum:ReuseWhileLeased"
+
+DIES = """
+import os
+from kvimpls.reference import Reference
+
+made = 0
+
+
+def make(geometry):
+    global made
+    made += 1
+    return Reference(geometry) if made < 3 else os._exit(7)
+
+
+make.contract = Reference.contract
+"""
+"""Its process dies when a walk begins the second episode."""
+
+TELLS = """
+import multiprocessing, os, time
+from pathlib import Path
+from kvimpls.reference import Reference as make
+
+Path(f"{os.getpid()}.pid").touch()
+if multiprocessing.parent_process():
+    time.sleep(60)
+"""
+"""It tells that it is being imported; in the process of a walk that takes long."""
 
 
 @pytest.fixture
@@ -81,6 +116,54 @@ def test_an_allocator_that_is_not_made_is_one_line(walk, folder):
     """Found when the walk draws a geometry that the factory does not expect."""
     Path("odd.py").write_text(ODD, encoding="utf-8")
     assert "only four" in walk("odd.py:Picky", "--steps", 500).refused()
+
+
+def test_processes_share_the_steps_and_are_told_as_one(walk, folder):
+    """The matrix, the coverage and the counts are of all of them."""
+    core = ["reference", "--contract", "capabilities=core"]
+    done = walk(*core, "--steps", 301, "--processes", 2, "--coverage", "--json", "walk.json")
+    assert "301 operations in 6 episodes in 2 processes, " in done.out
+    data = json.loads(Path("walk.json").read_text(encoding="utf-8"))
+    assert (data["walk"]["operations"], data["walk"]["processes"]) == (301, 2)
+    [report] = data["allocators"]
+    assert (report["steps"], report["seed"]) == (301, 0)
+    assert sum(row["calls"] for row in report["coverage"].values()) == 301
+
+
+def test_what_one_of_the_processes_finds_is_what_its_seed_finds_alone(walk, folder):
+    """Law for law and count for count, however far the other one came meanwhile."""
+    found = walk(RECYCLING, "--processes", 2, "--json", "found.json")
+    [report] = json.loads(Path("found.json").read_text(encoding="utf-8"))["allocators"]
+    assert (found.code, report["seed"]) == (1, 2**32)
+    assert f"of the walk with seed {2**32}, one of 2" in found.out
+    assert walk(RECYCLING, "--seed", report["seed"], "--json", "alone.json").code == 1
+    assert [report] == json.loads(Path("alone.json").read_text(encoding="utf-8"))["allocators"]
+
+
+def test_a_process_that_does_not_come_back_is_one_line(walk, folder):
+    """Whether its allocator is not made or takes it down with it."""
+    Path("odd.py").write_text(ODD, encoding="utf-8")
+    assert "only four" in walk("odd.py:Picky", "--processes", 2).refused()
+    Path("dies.py").write_text(DIES, encoding="utf-8")
+    said = walk("dies.py:make", "--processes", 2, "--seed", 7).refused()
+    assert said.startswith("dies.py:make: the walk with seed 7 died in its step 61, with exit code")
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="an interruption of all at once")
+def test_an_interruption_ends_all_processes_with_one_line(folder):
+    """A terminal interrupts all that belongs to the command, however far each of them is."""
+    Path("told.py").write_text(TELLS, encoding="utf-8")
+    command = [sys.executable, "-m", "kvspec.cli", "walk", "told.py:make", "--processes", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as running:
+        until = time.monotonic() + 30
+        while len(pids := list(Path().glob("*.pid"))) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.communicate(timeout=30)[1] == b"kvspec: interrupted\n"
+    assert (running.returncode, len(pids)) == (2, 3)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.stem), 0)
 
 
 def test_the_live_line_says_how_far_the_walk_has_come():

@@ -101,12 +101,12 @@ def test_nothing_of_an_ended_episode_is_kept():
             counted.append((done.episodes, len(alive)))
 
     tested = evolve(target(Reference), make=lambda g, checkpoint=None: make(g))
-    walking_every_step = walking._TELL
-    walking._TELL = 0.0
+    walking_every_step = walking.TELL
+    walking.TELL = 0.0
     try:
         walk(tested, 0, steps=5 * STEPS, progress=count)
     finally:
-        walking._TELL = walking_every_step
+        walking.TELL = walking_every_step
     assert counted[-1][0] == 5
     assert {count for _, count in counted} == {1}
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from attrs import define, field
 
 from kvspec.geometry import Geometry
@@ -39,6 +40,11 @@ class Distinct:
         rank = 65 - _BITS - (mixed & (2 ** (64 - _BITS) - 1)).bit_length()
         if rank > self._registers[index]:
             self._registers[index] = rank
+
+    def include(self, other: "Distinct") -> None:
+        """Add all that were added to another; those that both have count once."""
+        mine, theirs = (np.frombuffer(d._registers, np.uint8) for d in (self, other))
+        np.maximum(mine, theirs, out=mine)
 
     @property
     def count(self) -> int:

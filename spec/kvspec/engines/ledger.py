@@ -46,6 +46,13 @@ class Ledger:
         if self.watch is not None:
             self.watch(step)
 
+    def include(self, other: "Ledger") -> None:
+        """Count what another has counted as well."""
+        self.steps += other.steps
+        self.evaluations += other.evaluations
+        self.bites += other.bites
+        self.broken += other.broken
+
     def _look_for_bite(self, law: Law, step: Step, count: int) -> None:
         if law.bites(step):
             self.bites[law.id] += 1

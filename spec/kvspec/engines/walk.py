@@ -25,7 +25,7 @@ T = TypeVar("T")
 STEPS = 60
 """So many steps an episode has: most small pools have been full for long by then."""
 
-_TELL = 0.25
+TELL = 0.25
 """Seconds between two reports of how far the walk has come."""
 
 
@@ -60,6 +60,15 @@ class Walk:
     def rate(self) -> float:
         """Operations a second."""
         return self.ledger.steps / self.seconds if self.seconds else 0.0
+
+    def include(self, other: "Walk") -> None:
+        """Count another walk in, which was made at the same time."""
+        self.ledger.include(other.ledger)
+        self.states.include(other.states)
+        self.episodes += other.episodes
+        self.seconds = max(self.seconds, other.seconds)
+        self.trace = self.trace or other.trace
+        self.refused_geometries += other.refused_geometries
 
     def _refused(self) -> None:
         self.refused_geometries += 1
@@ -111,7 +120,7 @@ def walk(
                     state.states.add(fingerprint(session.state, shape))
                 now = time.monotonic()
                 state.seconds = now - began
-                if now - told >= _TELL:
+                if now - told >= TELL:
                     told = now
                     progress(state)
                 if (

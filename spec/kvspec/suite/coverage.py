@@ -211,6 +211,11 @@ class Coverage:
         for asked in step.seen.asked:
             self.calls[asked.query.method] += 1
 
+    def include(self, other: "Coverage") -> None:
+        """Count what another has counted as well."""
+        self.calls += other.calls
+        self.counts += other.counts
+
     def table(self, rooms: tuple[Room, ...]) -> Mapping[str, Mapping[str, int]]:
         """By operation of `rooms` how often it was called, and then by situation how often in it.
 

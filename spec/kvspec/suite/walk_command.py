@@ -19,10 +19,9 @@ from kvspec import doors
 from kvspec.driver.driver import NotBuilt
 from kvspec.driver.target import TargetError
 from kvspec.engines.walk import Walk
-from kvspec.suite.contracts import resolve
 from kvspec.suite.matrix import matrix
 from kvspec.suite.situations import situations
-from kvspec.suite.walking import WalkReport, walk_allocator
+from kvspec.suite.walking import WalkReport, walk_named
 from kvspec.traces import table
 
 
@@ -43,6 +42,13 @@ from kvspec.traces import table
     help="Walk just so many operations, however long they take.",
 )
 @doors.SEED
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many walks at once, each in a process of its own, from a seed of its own.",
+)
 @click.option("--coverage", is_flag=True, help="Show which operation was tried in which situation.")
 @doors.JSON
 @doors.SAVE_TRACES
@@ -54,6 +60,7 @@ def walk(
     seconds: float,
     steps: int | None,
     seed: int,
+    processes: int,
     coverage: bool,
     json_file: Path | None,
     save_traces: Path | None,
@@ -62,14 +69,16 @@ def walk(
     """Try operations on TARGET at random until a law breaks or the time is over.
 
     There is no Hypothesis in the loop, so that much more is tried in the same time than by check.
-    The same seed gives the same walk.
+    The same seed gives the same walk. Each of several --processes makes the walk of a seed of its
+    own: --seconds are for each of them, --steps for all.
     """
     doors.writable(json_file)
     try:
-        resolved = resolve(target, contract, call_timeout)
         with _live() as progress:
-            done = walk_allocator(
-                resolved,
+            done = walk_named(
+                target,
+                processes=processes,
+                contract=contract,
                 seconds=None if steps is not None else seconds,
                 steps=steps,
                 seed=seed,
@@ -96,8 +105,13 @@ def walk(
 def _summary(done: WalkReport) -> str:
     operations = done.report.steps
     rate = operations / done.seconds if done.seconds else 0.0
+    at_once = ""
+    if done.processes > 1:
+        at_once = f" in {done.processes:,} processes"
+        if done.report.trace is not None:
+            at_once = f" of the walk with seed {done.report.seed}, one of {done.processes:,}"
     return (
-        f"{operations:,} operations in {done.episodes:,} episodes, {rate:,.0f} a second; "
+        f"{operations:,} operations in {done.episodes:,} episodes{at_once}, {rate:,.0f} a second; "
         f"about {done.states:,} different states"
     )
 

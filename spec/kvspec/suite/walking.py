@@ -1,6 +1,7 @@
 """The walk of one allocator, and the report of it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -10,7 +11,9 @@ from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import Target, target
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.walk import Walk, walk
+from kvspec.engines.walks import together, walks
 from kvspec.suite.check import reported
+from kvspec.suite.contracts import resolve
 from kvspec.suite.coverage import Coverage
 from kvspec.suite.matrix import report_data
 from kvspec.suite.report import Report
@@ -20,13 +23,16 @@ from kvspec.suite.report import Report
 class WalkReport:
     """What a walk found: the report, and how far it came.
 
-    `states` is an estimate, within about 1 %, of how many different states were seen.
+    `states` is an estimate, within about 1 %, of how many different states were seen, and
+    `processes` how many walks there were at once. Where one of them broke a law, all else is of
+    that one alone: what the others did by then depends on the clock.
     """
 
     report: Report
     seconds: float
     episodes: int
     states: int
+    processes: int = 1
 
     def as_data(self) -> dict[str, Any]:
         """The report as plain data, for `--json`."""
@@ -38,6 +44,7 @@ class WalkReport:
                 "episodes": self.episodes,
                 "operations": self.report.steps,
                 "states": self.states,
+                "processes": self.processes,
             },
             "allocators": [report_data(self.report)],
         }
@@ -83,3 +90,53 @@ def walk_allocator(
     )
     report = reported(tested, ledger, done.trace, "walk", seed, timeout, covered)
     return WalkReport(report, done.seconds, done.episodes, done.states.count)
+
+
+def walk_named(
+    text: str,
+    *,
+    processes: int = 1,
+    contract: str | None = None,
+    seconds: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    timeout: float = DEFAULT_CALL_TIMEOUT,
+    coverage: bool = False,
+    progress: Callable[[Walk], None] = _untold,
+) -> WalkReport:
+    """The report of so many walks at once on the allocator that `text` names, as commands name it.
+
+    It is named, as is its `contract`, since each process makes its own. So many `seconds` are for
+    each walk, so many `steps` for all; the first walk has the `seed`, for the others see
+    `kvspec.engines.walks.seeds`. One process is this one. Raises `TargetError` as `walk_allocator`
+    does, and where a process dies.
+    """
+    tested = resolve(text, contract, timeout)
+    if processes == 1:
+        return walk_allocator(
+            tested,
+            seconds=seconds,
+            steps=steps,
+            seed=seed,
+            timeout=timeout,
+            coverage=coverage,
+            progress=progress,
+        )
+    ended = walks(
+        text,
+        partial(resolve, text, contract, timeout),
+        seed,
+        processes=processes,
+        seconds=seconds,
+        steps=steps,
+        timeout=timeout,
+        watcher=Coverage if coverage else None,
+        progress=progress,
+    )
+    done, covered = together(one.walk for one in ended), Coverage() if coverage else None
+    for one in ended:
+        if covered is not None and one.watcher is not None:
+            covered.include(one.watcher)
+    # The first of those that ended is the one that broke a law, or the first of all.
+    found = reported(tested, done.ledger, done.trace, "walk", ended[0].seed, timeout, covered)
+    return WalkReport(found, done.seconds, done.episodes, done.states.count, processes)
