@@ -379,10 +379,11 @@ def page() -> str:
         "",
         "## The museum's faults of core and sharing",
         "",
-        "`kvspec explore EXHIBIT --blocks 4 --seqs 2 --block-size 2`, over the product and with "
-        "every model transition driven once: the law that reports the fault, and how many calls "
-        "the shortest story has, before its pool is made smaller and it is reduced, and after. A "
-        "dash: not found, though everything was tried.",
+        "`kvspec explore kvimpls.museum:EXHIBIT --blocks 4 --seqs 2 --block-size 2`, over the "
+        "product and with every model transition driven once: the law that reports the fault, and "
+        "how many calls the shortest story has, before its pool is made smaller and it is reduced, "
+        "and after. It is the shortest in this pool and with these calls; with others there may be "
+        "a shorter one. A dash: not found, though everything was tried.",
         "",
         *museum(),
         "",

@@ -101,6 +101,7 @@ def test_a_target_that_cannot_be_checked(check, source, said):
         ("kvimpls.reference:", "it names no factory"),
         ("kvimpls.reference:Reference.nothing.at.all", "has no Reference.nothing.at.all"),
         ("refrence", "no allocator is registered under this name (there are: "),
+        ("refrence", "of published engines; reference is near); name one as"),
         (":Mine", "it names no factory"),
         (":", "it names no factory"),
         ("", "no allocator is registered under this name"),

@@ -130,6 +130,12 @@ def test_processes_share_the_steps_and_are_told_as_one(walk, folder):
     assert sum(row["calls"] for row in report["coverage"].values()) == 301
 
 
+def test_no_more_processes_are_told_than_there_are_steps(walk, folder):
+    done = walk("reference", "--steps", 1, "--processes", 3, "--json", "walk.json")
+    assert "1 operation in 1 episode, " in done.out
+    assert json.loads(Path("walk.json").read_text(encoding="utf-8"))["walk"]["processes"] == 1
+
+
 def test_what_one_of_the_processes_finds_is_what_its_seed_finds_alone(walk, folder):
     """Law for law and count for count, however far the other one came meanwhile."""
     found = walk(RECYCLING, "--processes", 2, "--json", "found.json")

@@ -4,6 +4,7 @@ import re
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from attrs import evolve
@@ -35,9 +36,10 @@ from kvspec.engines.explore import explore_alone
 from kvspec.engines.scope import MOST_FAULTS, Scope
 from kvspec.engines.session import Session
 from kvspec.engines.walk import SeededChooser
-from kvspec.geometry import Geometry
+from kvspec.geometry import Geometry, Group
 from kvspec.kernel.law import Law
 from kvspec.kernel.perturb import other_count
+from kvspec.kernel.script import Call
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.step import Step
 from kvspec.rooms import specification
@@ -186,6 +188,60 @@ def test_names_of_blocks_and_sequences_make_no_difference_but_beside_an_allocato
     assert exactly(told[0], spec) != exactly(told[1], spec)
 
 
+def test_a_lease_is_one_in_all_pools():
+    """Which hold in one pool goes with which in the other decides what is free when one ends."""
+    pools = Geometry(6, 2, groups=(Group(2), Group(3, num_blocks=6)))
+    spec = specification(pools, Contract(), (*SHARING, "rollback", "lease", "groups"))
+
+    def state(*calls):
+        session = Session(Reference, spec)
+        for method, its in calls:
+            assert not session.call(method, **its)
+        return session.state
+
+    short = [("allocate", {"seq": 0, "num_tokens": 3}), ("begin_transfer", {"seq": 0, "lease": 0})]
+    fork = ("fork", {"parent": 0, "child": 1})
+    longer = ("append", {"seq": 1, "num_tokens": 1})
+    cut = ("truncate", {"seq": 1, "num_tokens": 3})
+    one = state(
+        *short, fork, longer, ("begin_transfer", {"seq": 1, "lease": 1}), ("free", {"seq": 1})
+    )
+    other = state(
+        short[0],
+        fork,
+        longer,
+        cut,
+        ("begin_transfer", {"seq": 1, "lease": 0}),
+        ("free", {"seq": 1}),
+        ("append", {"seq": 0, "num_tokens": 1}),
+        ("begin_transfer", {"seq": 0, "lease": 1}),
+        ("truncate", {"seq": 0, "num_tokens": 3}),
+    )
+    assert up_to_names(one, spec) != up_to_names(other, spec)
+
+
+def test_what_was_refused_goes_by_the_names_too():
+    """Of a long sequence and a short one the long one was refused, or the short one."""
+    spec = specification(Geometry(4, 2), Contract(reservation=Unspecified()), CORE)
+
+    def state(long, short, refused):
+        calls = [
+            ("done", "allocate", {"seq": long, "num_tokens": 3}),
+            ("done", "allocate", {"seq": short, "num_tokens": 1}),
+            ("refused", "append", {"seq": refused, "num_tokens": 1}),
+        ]
+        state = spec.initial()
+        for answer, method, its in calls:
+            operation = spec.operation(Call(method, its))
+            outcomes = spec.choices(state, operation)
+            outcome = next(one for one in outcomes if one.answer.kind == answer)
+            state = spec.believe(state, operation, outcome).after
+        return up_to_names(state, spec)
+
+    assert state(0, 1, 0) == state(1, 0, 1)
+    assert state(0, 1, 0) != state(0, 1, 1)
+
+
 def test_what_lies_in_free_blocks_matters_where_a_copy_might_be_forgotten():
     """States that show the same differ if a free block still holds what is written elsewhere."""
     spec = specification(Geometry(2, 2), Contract(), SHARING)
@@ -285,6 +341,27 @@ def test_reported_faults_hide_in_the_same_way(name):
     (exhibit,) = (exhibit for exhibit in registry.MUSEUM if exhibit.name == name)
     assert explore_allocator(exhibit.factory, Geometry(4, 2), 2).trace is not None
     assert explore_allocator(exhibit.factory, Geometry(4, 2), 2, way="driven").trace is None
+
+
+class WrongOnce(Stack):
+    """The first sequence ever to end leaves a block behind, and no other does."""
+
+    ended: ClassVar[list[int]] = []
+
+    def free(self, seq: int) -> None:
+        """End `seq`."""
+        super().free(seq)
+        if not self.ended:
+            self.free_list.pop()
+        self.ended.append(seq)
+
+
+def test_what_no_fresh_allocator_does_again_is_told_as_such():
+    """The law was broken, and yet the calls of the story are not all that it took."""
+    report = explore_allocator(WrongOnce, Geometry(2, 2), 1)
+    assert report.trace is not None
+    assert report.reproduced == 0
+    assert any("breaks the law in 0 of 5 runs" in line for line in report.lines)
 
 
 FAULTS = [exhibit for exhibit in registry.MUSEUM if exhibit.family in ("core", "sharing")]

@@ -3,7 +3,7 @@
 import io
 import pickle
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
@@ -181,7 +181,10 @@ def test_an_array_and_a_tensor_of_one_memory_are_refused():
 def test_a_tensor_that_is_more_than_numbers_is_refused():
     torch = pytest.importorskip("torch", reason="torch is an extra")
 
-    for odd in (torch.ones(2, requires_grad=True) * 2, torch.nn.Parameter(torch.ones(2))):
+    noted, learning = torch.ones(2), torch.ones(2, requires_grad=True)
+    noted.users = [1]
+    learning.grad = torch.ones(2)
+    for odd in (learning * 2, torch.nn.Parameter(torch.ones(2)), noted, learning):
         with pytest.raises(pickle.PicklingError, match="more than numbers"):
             pickled(odd)
 
@@ -209,7 +212,7 @@ class Slotted:
     users: tuple[int, ...]
 
 
-class Hiding(deque[int]):
+class Hiding(bytearray):
     """A built-in type, and not all that it has in it."""
 
     def __reduce__(self) -> Any:
@@ -248,8 +251,93 @@ def test_a_generator_of_numbers_goes_on_where_it_was():
 
 def test_a_built_in_type_with_pickles_of_somebody_else_is_refused():
     """What they leave out is nothing that another can know."""
-    with pytest.raises(pickle.PicklingError, match="Hiding is a deque with its own pickles"):
+    with pytest.raises(pickle.PicklingError, match="Hiding is a bytearray with its own pickles"):
         pickled(Hiding([1]))
+
+
+class SortedList(list[int]):
+    """It shows its elements in another order than it has them, as the others below."""
+
+    def __iter__(self) -> Any:
+        return iter(sorted(self[:]))
+
+    def extend(self, more: Any) -> None:
+        """Nothing."""
+
+
+class SortedQueue(deque[int]):
+    def __iter__(self) -> Any:
+        return iter(sorted(super().__iter__()))
+
+    def __reduce__(self) -> Any:
+        return SortedQueue, ()
+
+
+class SortedDict(dict[int, int]):
+    def items(self) -> Any:
+        return sorted(super().items())
+
+    def __setitem__(self, key: int, value: int) -> None:
+        """Nothing."""
+
+
+class SortedOrder(OrderedDict[int, int]):
+    def items(self) -> Any:
+        return sorted(super().items())
+
+
+class Counted(Counter[int]):
+    """What its base makes of it has no attributes."""
+
+
+class Defaults(defaultdict[int, int]):
+    def items(self) -> Any:
+        return ()
+
+
+CONTAINERS: list[tuple[Callable[[list[int]], Any], Callable[[Any], list[Any]]]] = [
+    (SortedList, list.__iter__),
+    (SortedQueue, deque.__iter__),
+    (lambda keys: SortedDict(dict.fromkeys(keys)), dict.__iter__),
+    (SortedOrder.fromkeys, dict.__iter__),
+    (Counted, dict.__iter__),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "has"), CONTAINERS, ids=[type(m([])).__name__ for m, _ in CONTAINERS]
+)
+def test_elements_are_taken_as_they_are_and_not_as_they_are_shown(make, has):
+    """The order of a free list decides what comes, whatever its type shows of it."""
+    one, other = make([2, 0, 1]), make([0, 1, 2])
+    one.note = other.note = "kept"
+    assert pickled(one) != pickled(other)
+    again = copied(one)
+    assert type(again) is type(one)
+    assert list(has(again)) == list(has(one)) == [2, 0, 1]
+    assert again.note == "kept"
+
+
+def test_what_a_container_has_besides_its_elements_is_copied():
+    queue, defaults = SortedQueue([2, 1], 2), Defaults(int, {1: 5})
+    again, others = copied((queue, defaults))
+    assert again.maxlen == 2
+    assert (others[1], others[7]) == (5, 0)
+
+
+class Veiled:
+    """It hides its attributes from whoever asks for all of them."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def __getattribute__(self, name: str) -> Any:
+        return {} if name == "__dict__" else object.__getattribute__(self, name)
+
+
+def test_attributes_are_taken_as_they_are_and_not_as_they_are_shown():
+    assert pickled(Veiled(1)) != pickled(Veiled(2))
+    assert copied(Veiled(2)).block == 2
 
 
 def test_a_class_of_a_function_is_the_same_in_the_copy():

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from kvimpls import museum
 from kvimpls.museum.controls import CONTROLS
 from kvimpls.museum.registry import CORRECTED, MUSEUM, NO_REPORT, OUT_OF_SCOPE
 from kvimpls.reference import Reference, StoredReference
@@ -55,6 +56,13 @@ def test_every_law_is_expected_of_an_exhibit():
     """No law of the published order is without a fault that it must report first."""
     assert {exhibit.law for exhibit in MUSEUM} == set(ORDER)
     assert {law for exhibit in MUSEUM for law in exhibit.laws} == set(ORDER)
+
+
+def test_every_exhibit_has_its_name_in_the_museum():
+    """A command can say `kvimpls.museum:NAME`, wherever in it the exhibit stands."""
+    assert all(getattr(museum, e.name) is e.factory for e in MUSEUM)
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchFault'"):
+        _ = museum.NoSuchFault
 
 
 def test_no_exhibit_stands_there_twice():

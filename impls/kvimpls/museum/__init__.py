@@ -7,6 +7,8 @@ reports, and `controls` has what was reported and is right. A suite that lets on
 pass, or flags one of the controls, has a hole.
 """
 
+from typing import Any
+
 from kvimpls.museum.core import (
     AliasedTable,
     HalfDoneAppend,
@@ -45,3 +47,14 @@ __all__ = [
     "ReuseWhileLeased",
     "SpuriousRefusalAtExactFit",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Any exhibit by its name, as in `kvspec check kvimpls.museum:KeyDropped`."""
+    if name[:1].isupper():  # a module is no exhibit, and is looked for here before it is imported
+        from kvimpls.museum.registry import MUSEUM  # it imports all, which few ask for
+
+        for exhibit in MUSEUM:
+            if exhibit.name == name:
+                return exhibit.factory
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

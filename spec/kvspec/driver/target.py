@@ -106,9 +106,12 @@ def load(text: str) -> Callable[..., Any]:
     if not colon:
         names = {**registered(ENGINES), **registered()}
         if text not in names:
-            known = ", ".join(names) or "none"
+            known = ", ".join(registered()) or "none"
+            close = closest(text, names, 0.6)
+            meant = f"; {close} is near" if close else ""
             raise TargetError(
-                f"{text}: no allocator is registered under this name (there are: {known}); "
+                f"{text}: no allocator is registered under this name (there are: {known}, and "
+                f"{len(registered(ENGINES))} of published engines{meant}); "
                 "name one as module:factory or path/to/file.py:factory"
             )
         return load(names[text])

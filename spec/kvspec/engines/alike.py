@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from itertools import groupby, permutations, product
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from kvspec.contract import Paged
-from kvspec.geometry import Place
+from kvspec.geometry import DEVICE, Place
 from kvspec.kernel.operation import Operation
 from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import Cell, Entries, Holder, Sequence, State, TableOf
@@ -39,6 +39,13 @@ class _NewNames:
         """The name of a block; a large number where it has none."""
         return self._blocks.get((place, block), _UNNAMED)
 
+    def call(self, operation: Operation) -> Operation:
+        """The same call for the sequences of these names; new ones come after all others."""
+        names = dict(self.seqs)
+        for seq in (*operation.subjects, *operation.touched):
+            names.setdefault(seq, len(names))
+        return operation.renamed(names)
+
 
 class _OwnNames:
     """The names as they are."""
@@ -55,9 +62,16 @@ class _OwnNames:
         """The id."""
         return block
 
+    def call(self, operation: Operation) -> Operation:
+        """The call."""
+        return operation
+
 
 _OWN = _OwnNames()
 _Names = _NewNames | _OwnNames
+
+_Reason = list[Holder]
+"""The holders by which one thing pins blocks: one at each place where it does."""
 
 
 def up_to_names(state: State, spec: Specification) -> Hashable:
@@ -67,7 +81,7 @@ def up_to_names(state: State, spec: Specification) -> Hashable:
     is broken, and a law cannot tell one written token from another.
     """
     ways: Iterator[tuple[Any, ...]]
-    ways = (_told(state, spec, names, holders) for names, holders in _orders(state, spec))
+    ways = (_told(state, spec, names, reasons) for names, reasons in _orders(state, spec))
     return min(ways)
 
 
@@ -109,7 +123,7 @@ def _past(one: Sequence, spec: Specification) -> tuple[Any, ...]:
     return one.tier, one.length, one.written, limit, began
 
 
-def _orders(state: State, spec: Specification) -> Iterator[tuple[_NewNames, list[Holder]]]:
+def _orders(state: State, spec: Specification) -> Iterator[tuple[_NewNames, list[_Reason]]]:
     """The orders of sequences, and of leases, in which the names may be given."""
 
     def looks(seq: int) -> tuple[Any, ...]:
@@ -122,17 +136,21 @@ def _orders(state: State, spec: Specification) -> Iterator[tuple[_NewNames, list
     for seqs in product(*(permutations(group) for group in same)):
         order = [seq for group in seqs for seq in group]
         places = {seq: place for place, seq in enumerate(order)}
-        for holders in permutations(others):
-            yield _NewNames(places), list(holders)
+        for reasons in permutations(others):
+            yield _NewNames(places), list(reasons)
 
 
-def _others(state: State) -> list[Holder]:
+def _others(state: State) -> list[_Reason]:
     """What pins blocks, beside tables."""
-    return [h for h in state.holds if h.pins and not isinstance(h, TableOf)]
+    found: dict[Holder, _Reason] = {}
+    for holder in state.holds:
+        if holder.pins and not isinstance(holder, TableOf):
+            found.setdefault(evolve(holder, place=DEVICE), []).append(holder)
+    return list(found.values())
 
 
 def _told(
-    state: State, spec: Specification, names: _Names, holders: list[Holder]
+    state: State, spec: Specification, names: _Names, reasons: list[_Reason]
 ) -> tuple[Any, ...]:
     def entries(holder: Holder, held: Entries) -> tuple[int, ...]:
         place = holder.place
@@ -142,12 +160,16 @@ def _told(
     for seq in sorted(state.sequences, key=names.seq):
         tables = tuple([entries(table, state.entries(table)) for table in state.homes(seq)])
         sequences.append((names.seq(seq), _past(state.sequences[seq], spec), tables))
-    pinned = tuple([(str(h.place), entries(h, state.holds[h])) for h in holders])
+    pinned = tuple(
+        [tuple([(str(h.place), entries(h, state.holds[h])) for h in reason]) for reason in reasons]
+    )
     pools = tuple([(blocks.start, blocks.stop) for blocks in state.pools.values()])
     slices = tuple([room.matters(state, names) for room in spec.rooms])
     # What was refused bears on what comes only where it need not have been.
     refused = state.refused
-    again = repr(refused) if isinstance(refused, Operation) and _may(state, spec, refused) else ""
+    again = ""
+    if isinstance(refused, Operation) and _may(state, spec, refused):
+        again = repr(names.call(refused))
     return tuple(sequences), pinned, pools, slices, again
 
 

@@ -5,7 +5,8 @@ depends on what was once in it, and nothing of Python's can tell that: the copy'
 
 Pickle itself asks the objects how they are copied. One that is written to save space may forget
 the order of its free list, which decides what comes; so the attributes are taken as they are,
-whatever a type says of its own pickles. And two views of one array, or two functions over one
+whatever a type says of its own pickles; and so are the elements of a list or a dict, whatever a
+type of its own says of how they are read. And two views of one array, or two functions over one
 variable, are so in the copy, where pickle would make two arrays of them, or give up.
 """
 
@@ -13,6 +14,7 @@ import io
 import marshal
 import pickle
 import sys
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from copyreg import dispatch_table
 from enum import Enum
@@ -32,6 +34,9 @@ _HOOKS = (
     "__getnewargs__",
 )
 """By what a type may have a say in how its objects are pickled."""
+
+_CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, deque, set, frozenset)
+"""What has elements that a type of its own may show in its own way; the most special ones first."""
 
 _HEAP_TYPE = 1 << 9
 """The flag of types that were made while Python runs."""
@@ -72,7 +77,8 @@ class Pickler(pickle.Pickler):
             return self._array_apart(thing)
         if _torch_tensor(kind):
             return self._tensor_apart(thing)
-        return _object_apart(thing, kind)
+        base = _container(kind)
+        return _object_apart(thing, kind) if base is None else _elements_apart(thing, kind, base)
 
     def _array_apart(self, array: Any) -> Any:
         """An array by its memory, which others may be views of, and its place in it."""
@@ -94,7 +100,8 @@ class Pickler(pickle.Pickler):
         """A tensor likewise."""
         torch = sys.modules["torch"]
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-        if not plain or tensor.is_conj() or tensor.is_neg() or not tensor.is_leaf:
+        bare = plain and tensor.is_leaf and tensor.grad is None and not vars(tensor)
+        if not bare or tensor.is_conj() or tensor.is_neg():
             raise pickle.PicklingError("a tensor that is more than numbers in a memory")
         storage = tensor.untyped_storage()
         start = storage.data_ptr() if storage.nbytes() else None
@@ -120,7 +127,16 @@ def _is_known(kind: type) -> bool:
     apart = (FunctionType, CellType, WeakValueDictionary, WeakKeyDictionary, WeakSet, _Memory)
     if kind in apart or issubclass(kind, type | np.ndarray) or _torch_tensor(kind):
         return False
+    if _container(kind) is not None or isinstance(kind.__getattribute__, FunctionType):
+        return False
     return _hook(kind) is None or issubclass(kind, Enum)
+
+
+def _container(kind: type) -> type | None:
+    """Whose elements the objects of a type have, where the type is of somebody else's making."""
+    if _maker(kind) in sys.stdlib_module_names:
+        return None
+    return next((base for base in _CONTAINERS if issubclass(kind, base)), None)
 
 
 def _torch_tensor(kind: type) -> bool:
@@ -137,9 +153,8 @@ def _object_apart(thing: Any, kind: type) -> Any:
         if _maker(hook) == _maker(base) or _maker(hook) in sys.stdlib_module_names:
             return NotImplemented
         raise pickle.PicklingError(f"{kind.__qualname__} is a {base.__name__} with its own pickles")
-    if hook.__name__ != "__getstate__" and isinstance(
-        thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL), str
-    ):
+    written = hook is not None and hook.__name__ != "__getstate__"
+    if written and isinstance(thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL), str):
         return NotImplemented  # it is the one of that name
     return object.__new__, (kind,), _attributes(thing, kind), None, None, _fill
 
@@ -193,9 +208,46 @@ def _attributes(thing: Any, kind: type) -> tuple[dict[str, Any], dict[str, Any]]
 def _fill(thing: Any, attributes: tuple[dict[str, Any], dict[str, Any]]) -> None:
     own, slots = attributes
     if own:
-        thing.__dict__.update(own)
+        object.__getattribute__(thing, "__dict__").update(own)
     for name, value in slots.items():
         object.__setattr__(thing, name, value)
+
+
+# ------------------------------------------------------------------------------ elements
+
+
+def _elements_apart(thing: Any, kind: type, base: Any) -> Any:
+    """The elements as its base has them, and the attributes."""
+    attributes = _attributes(thing, kind)
+    if base is frozenset:
+        elements = list(frozenset.__iter__(thing))
+        return frozenset.__new__, (kind, elements), attributes, None, None, _fill
+    elements = list(base.items(thing) if issubclass(base, dict) else base.__iter__(thing))
+    # What the base has besides, in its own memory.
+    more = {deque: "maxlen", defaultdict: "default_factory"}.get(base)
+    besides = None if more is None else vars(base)[more].__get__(thing)
+    return _empty, (kind, base), (attributes, elements, besides), None, None, _refill
+
+
+def _empty(kind: type, base: Any) -> Any:
+    return base.__new__(kind)
+
+
+def _refill(thing: Any, inside: tuple[Any, list[Any], Any]) -> None:
+    attributes, elements, besides = inside
+    if isinstance(thing, deque):
+        deque.__init__(thing, elements, besides)
+    elif isinstance(thing, list):
+        list.extend(thing, elements)
+    elif isinstance(thing, set):
+        set.update(thing, elements)
+    else:
+        if isinstance(thing, defaultdict):
+            defaultdict.__init__(thing, besides)
+        base: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
+        for key, value in elements:
+            base.__setitem__(thing, key, value)
+    _fill(thing, attributes)
 
 
 # ------------------------------------------------------------------------------ functions

@@ -260,6 +260,11 @@ def explore_allocator(
     if violation is None:
         return ExploreReport(tested.name, spec, tuple(searches), tuple(remarks))
     trace, reproduced = explain(tested, violation, timeout)
+    if reproduced < REPLAYS:
+        remarks.append(
+            f"a fresh allocator breaks the law in {reproduced} of {REPLAYS} runs of that story: it "
+            "goes by more than the calls, or a copy of it is not whole"
+        )
     return ExploreReport(
         tested.name, spec, tuple(searches), tuple(remarks), trace, reproduced, REPLAYS
     )

@@ -111,7 +111,8 @@ def _summary(done: WalkReport) -> str:
         if done.report.trace is not None:
             at_once = f" of the walk with seed {done.report.seed}, one of {done.processes:,}"
     return (
-        f"{operations:,} operations in {done.episodes:,} episodes{at_once}, {rate:,.0f} a second; "
+        f"{operations:,} operation{'s' * (operations != 1)} in {done.episodes:,} "
+        f"episode{'s' * (done.episodes != 1)}{at_once}, {rate:,.0f} a second; "
         f"about {done.states:,} different states"
     )
 

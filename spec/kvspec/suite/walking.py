@@ -139,4 +139,6 @@ def walk_named(
             covered.include(one.watcher)
     # The first of those that ended is the one that broke a law, or the first of all.
     found = reported(tested, done.ledger, done.trace, "walk", ended[0].seed, timeout, covered)
-    return WalkReport(found, done.seconds, done.episodes, done.states.count, processes)
+    # There are no more walks than steps; and of those only one is told that broke a law.
+    at_once = processes if steps is None else min(processes, steps)
+    return WalkReport(found, done.seconds, done.episodes, done.states.count, at_once)
