@@ -49,7 +49,7 @@ from kvspec.rooms import (  # noqa: E402  # the same
 from kvspec.suite import kill_tables  # noqa: E402  # the same
 from kvspec.suite.contracts import ContractError, parse_contract  # noqa: E402  # the same
 from kvspec.suite.kill_tables import linked  # noqa: E402  # the same
-from kvspec.suite.killing import from_data  # noqa: E402  # the same
+from kvspec.suite.killing import KillTable, from_data  # noqa: E402  # the same
 from kvspec.traces.export import as_pytest  # noqa: E402  # the same
 from kvspec.traces.reduce import Reducer  # noqa: E402  # the same
 from kvspec.traces.table import as_text  # noqa: E402  # the same
@@ -449,11 +449,29 @@ def the_texts_picture() -> str:
 
 def kill_table() -> str:
     """The kill table as it was measured and committed, and by what: nothing is run for it."""
-    measured = (DOCS / "data" / "museum.json").read_text(encoding="utf-8")
-    table = from_data(json.loads(measured))
+    table = _measured("museum.json")
     command = f"kvspec museum --seeds {table.seeds} --seed {table.seed} --profile {table.profile}"
     command += " --format json --output docs/data/museum.json"
     return f"{text_block(command, 'sh')}\n\n{kill_tables.as_markdown(table)}"
+
+
+def _measured(name: str) -> KillTable:
+    return from_data(json.loads((DOCS / "data" / name).read_text(encoding="utf-8")))
+
+
+def kills_by_the_walk() -> str:
+    """What the walk found, and what took it longest: nothing is run for it."""
+    table = _measured("museum-walk.json")
+    command = f"kvspec museum --engine walk --seconds {table.seconds:g} --seeds {table.seeds}"
+    command += " --minimum-states 0 --format json --output docs/data/museum-walk.json"
+    lines = [text_block(command, "sh"), "", kill_tables.summary(table), ""]
+    lines += ["| longest in the walk | killed | operations, median | most |", "|---|---|---:|---:|"]
+    slow = sorted(table.exhibits, key=lambda row: -(row.operations or 0))
+    for row in slow[:8]:
+        most = max(kill.operations for kill in row.kills)
+        killed = f"{len(row.kills)} of {row.seeds}"
+        lines.append(f"| `{row.name}` | {killed} | {row.operations:,.0f} | {most:,} |")
+    return "\n".join(lines)
 
 
 def museum_verdicts() -> str:
@@ -464,6 +482,19 @@ def museum_verdicts() -> str:
             case = f"`{exhibit.name}` ({exhibit.law}, and {' or '.join(exhibit.broke)} broke)"
             told.setdefault(exhibit.verdict, []).append(case)
     return "\n".join(f"- {', '.join(cases)}: {verdict}" for verdict, cases in told.items())
+
+
+def museum_as_right() -> str:
+    """The laws that broke and are as right as the expected ones: why, and of which exhibits."""
+    table = _measured("museum.json")
+    broke = {row.name: row.broke for row in table.exhibits}
+    lines = []
+    for law, why in registry.AS_RIGHT.items():
+        its = [e for e in registry.MUSEUM if law in e.also and law in broke[e.name]]
+        names = ", ".join(f"`{e.name}` ({e.law})" for e in its if law not in e.broke)
+        if names:
+            lines.append(f"- {law}, of {names}: {why}")
+    return "\n".join(lines)
 
 
 def museum_corrected() -> str:
@@ -510,6 +541,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "mistakes in a contract": contract_mistakes,
     "mistakes that laws find": law_mistakes,
     "kill table": kill_table,
+    "kills by the walk": kills_by_the_walk,
+    "laws as right": museum_as_right,
     "verdicts on expectations": museum_verdicts,
     "corrected records": museum_corrected,
     "records out of scope": museum_out_of_scope,

@@ -9,7 +9,7 @@ import pytest
 
 from kvimpls import museum
 from kvimpls.museum.controls import CONTROLS
-from kvimpls.museum.registry import CORRECTED, MUSEUM, NO_REPORT, OUT_OF_SCOPE
+from kvimpls.museum.registry import AS_RIGHT, CORRECTED, MUSEUM, NO_REPORT, OUT_OF_SCOPE
 from kvimpls.reference import Reference, StoredReference
 from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import target
@@ -109,6 +109,11 @@ def test_a_verdict_is_given_exactly_where_the_run_disagreed():
     for exhibit in MUSEUM:
         assert bool(exhibit.broke) == bool(exhibit.verdict), exhibit.name
         assert exhibit.law not in exhibit.broke
+
+
+def test_why_another_law_is_as_right_is_said_of_each():
+    """Of all that an exhibit has beside its law, and of no other."""
+    assert {law for exhibit in MUSEUM for law in exhibit.also} == set(AS_RIGHT)
 
 
 SEEDS = range(int(os.environ.get("MUSEUM_SEEDS", "0")))

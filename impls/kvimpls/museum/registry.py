@@ -37,8 +37,8 @@ class Exhibit:
     """One allocator with one fault: where it is from, and the law that is expected to report it.
 
     `sources` are public reports (owner/repository#number), and `records` their numbers in the
-    collection. `also` are laws that are as right, where the fault meets another situation first:
-    with KV groups, of which it has only the first, or in a pool too large to ask for every count.
+    collection. `also` are laws that are as right, where the fault meets another situation first,
+    for the reasons in `AS_RIGHT`.
     `departs` names what of the correct allocator is replaced. `broke` is the law that the run
     reported where that was neither, and `verdict` says which was right.
     """
@@ -64,6 +64,27 @@ class Exhibit:
         """All laws by which it may be reported."""
         return (self.law, *self.also, *self.broke)
 
+
+AS_RIGHT = {
+    "admission": "A call that takes a block too many, or one that is not free, is refused or "
+    "granted near the end of the pool before any table shows it.",
+    "batch": "The append is one of a batch, which copies where the loop over it would not.",
+    "can-allocate": "The question goes by the same wrong need as the call.",
+    "conservation": "The count of free blocks is wrong as their list is, and as the counts of "
+    "single blocks are; which of them is asked first differs.",
+    "copy-on-write": "A count that is too low has an append write into what another table has.",
+    "free-set": "The list of free blocks is wrong as the counts of single blocks are.",
+    "groups": "With KV groups it is the same fault in one of them, and this law says in which.",
+    "in-flight": "A lease has the block as well, and that it is free in flight is said first.",
+    "injection": "The call is made to fail on the way, and leaves behind what it has half done.",
+    "needless-copy": "A count that is too high has an append copy what nobody else has.",
+    "no-overlap": "The block that should not be free is handed out within the same call.",
+    "ref-count": "The block is free although a table still has it: a wrong count, where nothing is "
+    "known of the list.",
+    "rollback": "In groups with blocks of several sizes what is cut off is counted wrongly too.",
+    "window": "In groups with blocks of several sizes what is released is counted wrongly too.",
+}
+"""Why a law is as right as the one that is expected, of those that exhibits have in `also`."""
 
 LEAK = ("free-set", "conservation", "groups")
 """A leak: by the list of free blocks, by their count where there is no list, or by one of two."""
@@ -636,9 +657,10 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_slide`, `_publish_up_to`",
         records=("B74",),
         sources=("sgl-project/sglang#31486",),
-        broke=("prefix-complete", "eviction"),
+        broke=("prefix-complete", "eviction", "evict"),
         verdict="What is published for a sequence that has left the block is in the way of the one "
-        "that has it now: that is not published, or goes with the other.",
+        "that has it now: that is not published, or goes with the other, or is given up on request "
+        "where there is nothing to give up.",
     ),
     Exhibit(
         window.JudgedByTheLast,
@@ -723,6 +745,9 @@ MUSEUM: tuple[Exhibit, ...] = (
         "`_full`",
         records=("B91",),
         sources=("vllm-project/vllm#18668",),
+        broke=("eviction",),
+        verdict="The expectation is the better of the two: what was never published counts as "
+        "cached, and so as given up when its block is taken, where no lookup asks for it before.",
     ),
     Exhibit(
         prefix.PublishesUnverified,

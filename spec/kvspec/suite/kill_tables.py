@@ -33,6 +33,8 @@ def summary(table: KillTable) -> str:
     minimal, known = table.minimal
     if known:
         text += f" Of {known} stories whose true minimum is known, {minimal} are as short."
+        if unknown := sum(row.minimum is None for row in table.exhibits):
+            text += f" Of {unknown} exhibits it is not known."
     return text
 
 
