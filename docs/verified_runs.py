@@ -115,11 +115,13 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "introspection": (
             (8, 3),
             (8, 4),
+            (10, 4),
         ),
         "groups": (
             (6, 3),
             (8, 3),
             (8, 4),
+            (10, 4),
         ),
     },
     "reference": {
@@ -148,6 +150,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "swap-lease": (
             (2, 2),
             (4, 2),
+            (6, 2),
         ),
         "window": (
             (4, 2),
@@ -194,11 +197,13 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "rollback": (
             (6, 3),
             (8, 3),
+            (8, 4),
         ),
         "reservation": (
             (3, 2),
             (4, 2),
             (6, 2),
+            (6, 3),
         ),
         "prefix": (
             (2, 1, 1, 2),

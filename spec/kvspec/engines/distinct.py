@@ -69,14 +69,11 @@ def fingerprint(state: State, shape: int) -> int:
 
     The same in every process: it depends on no text and on no address.
     """
-    held = hash(
-        frozenset(
-            (holder.seq, holder.group, entries if None not in entries else _plain(entries))
-            if isinstance(holder, TableOf)
-            else (holder.pins, entries if None not in entries else _plain(entries))
-            for holder, entries in state.holds.items()
-        )
-    )
+    held = 0  # a sum, since two leases may hold the same, and in no order
+    for holder, entries in state.holds.items():
+        told = entries if None not in entries else _plain(entries)
+        who = (holder.seq, holder.group) if isinstance(holder, TableOf) else holder.pins
+        held += hash((who, told))
     lengths = [(s, q.length, len(q.cells), q.resident) for s, q in state.sequences.items()]
     pools = tuple(len(blocks) for blocks in state.pools.values())
     return hash((shape, pools, held, tuple(lengths)))
