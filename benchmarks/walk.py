@@ -5,7 +5,8 @@ warm, as in a soak: bites are still looked for, but no longer in every step. Sec
 told beside seconds of the clock, since machines are shared; with `--against`, another checkout
 takes turns in the same run. The second table is of walks at once, as `kvspec walk --processes`
 makes them, for so many seconds each: in one process and in as many as there are cores, in turns,
-measured while all of them are warm and none is over.
+measured while all of them are warm and none is over. The last table says what a step cannot do
+without: its operation drawn, and its calls carried out on an allocator that nobody looks at.
 
     python benchmarks/walk.py [--rounds 5] [--steps 4000] [--seconds 20] [--against WORKTREE]
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -35,6 +37,7 @@ from kvspec.driver.watchdog import watching
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.session import Session
 from kvspec.engines.walks import walks
+from kvspec.interface import AllocatorError
 from kvspec.kernel import generation
 from kvspec.kernel.outcome import FULL, TOUCHED
 from kvspec.kernel.specification import Specification
@@ -124,6 +127,53 @@ def stages(steps: int) -> dict[str, dict[str, float]]:
             total = time.perf_counter() - start
         shares[name] = watch.shares(STAGES, total, "beginning an episode, and the rest")
     return shares
+
+
+def floor(steps: int) -> dict[str, float]:
+    """Microseconds of CPU a step with the laws of the core: what there must be, and all."""
+    tested, ledger = reference(("core",)), Ledger()
+    walk(tested, 0, WARM, ledger)
+    draw, invoke = generation.operation, Driver._invoke
+    draws: list[Any] = []
+    calls: list[Any] = []
+
+    def drawing(chooser: Any, *given: Any) -> Any:
+        draws.append(given)
+        return draw(chooser, *given)
+
+    def invoking(driver: Driver, method: str, *arguments: Any, **keywords: Any) -> Any:
+        calls.append((driver, method, arguments, keywords))
+        return invoke(driver, method, *arguments, **keywords)
+
+    generation.operation, Driver._invoke = drawing, invoking  # type: ignore[method-assign]
+    try:
+        walk(tested, 1, steps, ledger)
+    finally:
+        generation.operation, Driver._invoke = draw, invoke  # type: ignore[method-assign]
+    made = {id(driver): tested.make(driver.spec.geometry) for driver, *_ in calls}
+    bound = [(getattr(made[id(driver)], name), *given) for driver, name, *given in calls]
+    chooser = Chooser(1)
+
+    def draw_all() -> None:
+        for given in draws:
+            draw(chooser, *given)
+
+    def call_all() -> None:
+        for method, arguments, keywords in bound:
+            with suppress(AllocatorError):
+                method(*arguments, **keywords)
+
+    parts = {
+        "drawing the operation": draw_all,
+        "the calls on the allocator, its tables and counts": call_all,
+        "all that a walk does": lambda: walk(tested, 1, steps, ledger),
+    }
+    found = {}
+    for part, work in parts.items():
+        start = time.process_time()
+        work()
+        found[part] = (time.process_time() - start) / steps * 1e6
+    return found
 
 
 def elsewhere(root: Path, steps: int, seed: int) -> dict[str, tuple[float, float]]:
@@ -231,6 +281,12 @@ def main(rounds: int, steps: int, seconds: float, against: Path | None, seed: in
         table_of(f"{rounds} rounds of walks at once, of {seconds:g} s", "processes", together)
     )
     console.print(where)
+    least = Table(title="microseconds of CPU a step, core laws alone")
+    least.add_column("what")
+    least.add_column("µs", justify="right")
+    for part, spent in floor(steps).items():
+        least.add_row(part, f"{spent:.1f}")
+    console.print(least)
 
 
 if __name__ == "__main__":
