@@ -178,6 +178,20 @@ def test_an_array_and_a_tensor_of_one_memory_are_refused():
         pickled((tensor, tensor.numpy()))
 
 
+class Labelled(np.ndarray[Any, Any]):
+    """An array of which more is known."""
+
+
+def test_an_array_with_attributes_is_refused():
+    """Numpy's own pickles would leave them out."""
+    labelled = Labelled((2,), np.int64)
+    labelled[:] = 1
+    assert copied(labelled).tolist() == [1, 1]
+    labelled.label = "free"  # type: ignore[attr-defined]  # it has no annotations
+    with pytest.raises(pickle.PicklingError, match="an array with attributes"):
+        pickled(labelled)
+
+
 def test_a_tensor_that_is_more_than_numbers_is_refused():
     torch = pytest.importorskip("torch", reason="torch is an extra")
 

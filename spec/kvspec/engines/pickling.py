@@ -85,6 +85,8 @@ class Pickler(pickle.Pickler):
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
+        if getattr(array, "__dict__", None):
+            raise pickle.PicklingError("an array with attributes")
         if root is array and (array.dtype.hasobject or type(array) is not np.ndarray):
             return NotImplemented
         plain = type(array) is np.ndarray and not root.dtype.hasobject
