@@ -259,7 +259,6 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "store": (
             (6, 2),
             (6, 3),
-            (8, 3),
         ),
     },
 }
