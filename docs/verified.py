@@ -364,8 +364,8 @@ def page() -> str:
         "## Each capability in its largest scope",
         "",
         "Everything to its end: of the scopes that were tried, the largest that took no more than "
-        "two minutes of CPU on one core, and the next larger one, which was stopped then. Tokens are "
-        "of two letters, under two keys, and there are at most two leases at once.",
+        "two minutes of CPU on one core, and the next larger one, which was stopped then. Tokens "
+        "are of two letters, under two keys, and there are at most two leases at once.",
         "",
         *scopes(runs, stopped),
         "",
