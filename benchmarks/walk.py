@@ -150,7 +150,8 @@ def floor(steps: int) -> dict[str, float]:
         walk(tested, 1, steps, ledger)
     finally:
         generation.operation, Driver._invoke = draw, invoke  # type: ignore[method-assign]
-    made = {id(driver): tested.make(driver.spec.geometry) for driver, *_ in calls}
+    drivers = {id(driver): driver for driver, *_ in calls}
+    made = {key: tested.make(driver.spec.geometry) for key, driver in drivers.items()}
     bound = [(getattr(made[id(driver)], name), *given) for driver, name, *given in calls]
     chooser = Chooser(1)
 
@@ -199,6 +200,7 @@ class Meter:
     busy: list[float] = field(factory=list)
 
     def note(self, step: Any) -> None:
+        """Take in one step."""
         self.steps += 1
         if self.steps > WARM:
             self.clock.append(time.monotonic())

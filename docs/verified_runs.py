@@ -64,6 +64,7 @@ LADDER: dict[str, dict[str, tuple[Scope, ...]]] = {
         "sharing": (
             (8, 3),
             (8, 4),
+            (10, 4),
         ),
         "rollback": (
             (6, 3),

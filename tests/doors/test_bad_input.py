@@ -98,6 +98,7 @@ def test_a_target_that_cannot_be_checked(check, source, said):
         ("no_such_module:Mine", "there is no module no_such_module"),
         ("kvimpls.no_such_module:Mine", "there is no module kvimpls.no_such_module"),
         ("kvimpls.reference:Referense", "did you mean Reference?"),
+        ("kvimpls.museum:KeyDroped", "did you mean KeyDropped?"),
         ("kvimpls.reference:", "it names no factory"),
         ("kvimpls.reference:Reference.nothing.at.all", "has no Reference.nothing.at.all"),
         ("refrence", "no allocator is registered under this name (there are: "),

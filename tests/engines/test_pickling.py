@@ -5,6 +5,7 @@ import pickle
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from datetime import date
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -182,14 +183,21 @@ class Labelled(np.ndarray[Any, Any]):
     """An array of which more is known."""
 
 
+class Uses(np.ndarray[Any, Any]):
+    __slots__ = ("uses",)
+
+
 def test_an_array_with_attributes_is_refused():
     """Numpy's own pickles would leave them out."""
     labelled = Labelled((2,), np.int64)
     labelled[:] = 1
     assert copied(labelled).tolist() == [1, 1]
     labelled.label = "free"  # type: ignore[attr-defined]  # it has no annotations
-    with pytest.raises(pickle.PicklingError, match="an array with attributes"):
-        pickled(labelled)
+    counted = Uses((2,), np.int64)
+    counted.uses = 3
+    for odd in (labelled, counted):
+        with pytest.raises(pickle.PicklingError, match="an array with attributes"):
+            pickled(odd)
 
 
 def test_a_tensor_that_is_more_than_numbers_is_refused():
@@ -349,9 +357,101 @@ class Veiled:
         return {} if name == "__dict__" else object.__getattribute__(self, name)
 
 
-def test_attributes_are_taken_as_they_are_and_not_as_they_are_shown():
-    assert pickled(Veiled(1)) != pickled(Veiled(2))
-    assert copied(Veiled(2)).block == 2
+class Shown:
+    """It has a dictionary to show, and another one."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    @property
+    def __dict__(self) -> Any:
+        return {}
+
+
+class Slot:
+    __slots__ = ("block",)
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+
+class Hidden(Slot):
+    """A property has taken the name of the slot, which has the block still."""
+
+    __slots__ = ()
+
+    def __init__(self, block: int) -> None:
+        Slot.block.__set__(self, block)  # type: ignore[attr-defined]  # the slot's descriptor
+
+    @property
+    def block(self) -> int:  # type: ignore[override]  # that is the point
+        return 0
+
+
+class Twice(Slot):
+    """Two slots of one name."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: int) -> None:
+        self.block = 0
+        Slot.block.__set__(self, block)  # type: ignore[attr-defined]  # the slot's descriptor
+
+
+class Pair(tuple[int, ...]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Number(int):
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+class Day(date):
+    """What it is made of in C has no attributes."""
+
+
+def noted(thing: Any, block: int) -> Any:
+    thing.note = block
+    return thing
+
+
+MADE: dict[str, Callable[[int], Any]] = {
+    "veiled": Veiled,
+    "hidden": Hidden,
+    "twice": Twice,
+    "pair": lambda block: Pair((block,)),
+    "number": Number,
+    "day": lambda block: noted(Day(2026, 1, 1), block),
+    "counter": lambda block: noted(Counter([1]), block),
+    "generator": lambda block: noted(random.Random(1), block),
+    "error": lambda block: noted(ValueError("one"), block),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_attributes_are_taken_as_they_are_and_not_as_they_are_shown(make):
+    """Whatever hides them, or makes its objects without them."""
+    assert pickled(make(1)) != pickled(make(2))
+    assert pickled(copied(make(2))) == pickled(make(2))
+    assert type(copied(make(1))) is type(make(1))
+
+
+def test_what_hides_its_dictionary_is_refused():
+    with pytest.raises(pickle.PicklingError, match="Shown hides its dictionary"):
+        pickled(Shown(1))
+
+
+@frozen(cache_hash=True)
+class Key:
+    tokens: tuple[int, ...]
+
+
+def test_a_hash_that_is_kept_is_computed_again_in_the_copy():
+    key = Key((1, 2))
+    table = {key: 3}
+    assert copied(table)[Key((1, 2))] == 3
 
 
 def test_a_class_of_a_function_is_the_same_in_the_copy():

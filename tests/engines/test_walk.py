@@ -73,6 +73,8 @@ def test_the_clock_only_decides_when_it_stops():
 def test_a_walk_ends_somewhen():
     with pytest.raises(ValueError, match="say which"):
         walk(target(Reference))
+    with pytest.raises(ValueError, match="a walk of 0 steps is none"):
+        walk(target(Reference), steps=0)
 
 
 def test_it_stops_at_the_first_violation_which_is_reduced():

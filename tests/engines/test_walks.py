@@ -1,6 +1,8 @@
 """Walks at once: they come to what each does alone, and nothing of the clock is in it."""
 
 import multiprocessing
+import subprocess
+import sys
 from functools import partial
 from itertools import count
 from multiprocessing.context import SpawnProcess
@@ -196,9 +198,24 @@ def test_seeds_differ_as_generators_see_them():
         assert len({abs(one) for one in own}) == 4
 
 
+def test_a_script_that_each_process_would_run_again_is_told_so(tmp_path):
+    """What is walked on is right, and would walk alone."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from kvspec.suite.walking import walk_named\n"
+        "walk_named('reference', processes=2, steps=4)\n",
+        encoding="utf-8",
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "died before it began, with exit code 1; a script that walks does so under" in run.stderr
+
+
 def test_walks_end_somewhen():
     with pytest.raises(ValueError, match="say which"):
         walks("it", partial(target, Reference), processes=2)
+    with pytest.raises(ValueError, match="2 processes and 0 steps are no walks"):
+        walks("reference", partial(target, Reference), processes=2, steps=0)
 
 
 def test_states_that_were_seen_twice_count_once():

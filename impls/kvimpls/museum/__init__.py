@@ -49,6 +49,12 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    from kvimpls.museum.registry import MUSEUM
+
+    return sorted({*globals(), *(exhibit.name for exhibit in MUSEUM)})
+
+
 def __getattr__(name: str) -> Any:
     """Any exhibit by its name, as in `kvspec check kvimpls.museum:KeyDropped`."""
     if name[:1].isupper():  # a module is no exhibit, and is looked for here before it is imported

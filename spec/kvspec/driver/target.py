@@ -125,7 +125,7 @@ def load(text: str) -> Callable[..., Any]:
         try:
             factory = getattr(factory, part)
         except AttributeError:
-            close = closest(attribute, vars(module), 0.6)
+            close = closest(attribute, dir(module), 0.6)
             hint = f"; did you mean {close}?" if close else ""
             raise TargetError(f"{text}: {place} has no {attribute}{hint}") from None
         except BaseException as error:  # a module may import its parts when they are asked for

@@ -14,7 +14,6 @@ import io
 import marshal
 import pickle
 import sys
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from copyreg import dispatch_table
 from enum import Enum
@@ -24,6 +23,16 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 from attrs import frozen
+
+from kvspec.engines.insides import (
+    Attributes,
+    attributes,
+    container,
+    fill,
+    made_again,
+    may_have_attributes,
+    shows_otherwise,
+)
 
 _HOOKS = (
     "__reduce_ex__",
@@ -35,8 +44,8 @@ _HOOKS = (
 )
 """By what a type may have a say in how its objects are pickled."""
 
-_CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, deque, set, frozenset)
-"""What has elements that a type of its own may show in its own way; the most special ones first."""
+_TRUSTED = sys.stdlib_module_names | {"attr"}
+"""Whose pickles leave out nothing but attributes that are beside their own."""
 
 _HEAP_TYPE = 1 << 9
 """The flag of types that were made while Python runs."""
@@ -77,19 +86,22 @@ class Pickler(pickle.Pickler):
             return self._array_apart(thing)
         if _torch_tensor(kind):
             return self._tensor_apart(thing)
-        base = _container(kind)
-        return _object_apart(thing, kind) if base is None else _elements_apart(thing, kind, base)
+        base = None if _maker(kind) in sys.stdlib_module_names else container(kind)
+        return _object_apart(thing, kind) if base is None else made_again(thing, kind, base)
 
     def _array_apart(self, array: Any) -> Any:
         """An array by its memory, which others may be views of, and its place in it."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
-        if getattr(array, "__dict__", None):
+        kind, hook = type(array), _hook(type(array))
+        if any(attributes(array, kind)):
             raise pickle.PicklingError("an array with attributes")
-        if root is array and (array.dtype.hasobject or type(array) is not np.ndarray):
+        if hook is not None and _maker(hook) != "numpy":
+            raise pickle.PicklingError(f"{kind.__qualname__} is an array with its own pickles")
+        if root is array and (array.dtype.hasobject or kind is not np.ndarray):
             return NotImplemented
-        plain = type(array) is np.ndarray and not root.dtype.hasobject
+        plain = kind is np.ndarray and not root.dtype.hasobject
         if not plain or root.base is not None or not root.flags.forc:
             raise pickle.PicklingError("a view of what is not an array of numbers")
         start = root.__array_interface__["data"][0]
@@ -129,16 +141,14 @@ def _is_known(kind: type) -> bool:
     apart = (FunctionType, CellType, WeakValueDictionary, WeakKeyDictionary, WeakSet, _Memory)
     if kind in apart or issubclass(kind, type | np.ndarray) or _torch_tensor(kind):
         return False
-    if _container(kind) is not None or isinstance(kind.__getattribute__, FunctionType):
+    if issubclass(kind, Enum):
+        return True
+    if _maker(kind) not in sys.stdlib_module_names and container(kind) is not None:
         return False
-    return _hook(kind) is None or issubclass(kind, Enum)
-
-
-def _container(kind: type) -> type | None:
-    """Whose elements the objects of a type have, where the type is of somebody else's making."""
-    if _maker(kind) in sys.stdlib_module_names:
-        return None
-    return next((base for base in _CONTAINERS if issubclass(kind, base)), None)
+    if shows_otherwise(kind) or _hook(kind) is not None:
+        return False
+    own = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _HOOKS)
+    return not (own and may_have_attributes(kind))
 
 
 def _torch_tensor(kind: type) -> bool:
@@ -149,16 +159,36 @@ def _torch_tensor(kind: type) -> bool:
 
 def _object_apart(thing: Any, kind: type) -> Any:
     """All attributes of an object whose type has a say in its pickles."""
-    hook, base = _hook(kind), _built_in(kind)
+    hook, base, inside = _hook(kind), _built_in(kind), attributes(thing, kind)
     if base is not object:
-        # What such an object has inside is known to those who made its base.
-        if _maker(hook) == _maker(base) or _maker(hook) in sys.stdlib_module_names:
-            return NotImplemented
-        raise pickle.PicklingError(f"{kind.__qualname__} is a {base.__name__} with its own pickles")
+        # What such an object has inside is known to those who made its base; but they may not know
+        # of its attributes.
+        if hook is not None and _maker(hook) not in (_maker(base), *_TRUSTED):
+            said = f"{kind.__qualname__} is a {base.__name__} with its own pickles"
+            raise pickle.PicklingError(said)
+        return _with_attributes(thing, kind, inside) if any(inside) else NotImplemented
     written = hook is not None and hook.__name__ != "__getstate__"
     if written and isinstance(thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL), str):
         return NotImplemented  # it is the one of that name
-    return object.__new__, (kind,), _attributes(thing, kind), None, None, _fill
+    return object.__new__, (kind,), inside, None, None, fill
+
+
+def _with_attributes(thing: Any, kind: Any, inside: Attributes) -> Any:
+    """As its type says how it is made again, and all its attributes."""
+    said: str | tuple[Any, ...] = kind.__reduce_ex__(thing, pickle.HIGHEST_PROTOCOL)
+    if isinstance(said, str):
+        return NotImplemented
+    make, given, state, items, pairs, setter = said + (None,) * (6 - len(said))
+    return make, given, (state, setter, inside), items, pairs, _fill_both
+
+
+def _fill_both(thing: Any, both: tuple[Any, Any, Attributes]) -> None:
+    state, setter, inside = both
+    if setter is not None:
+        setter(thing, state)
+    elif state is not None and hasattr(type(thing), "__setstate__"):
+        thing.__setstate__(state)
+    fill(thing, inside)
 
 
 def _hook(kind: type) -> Any:
@@ -185,71 +215,6 @@ def _maker(thing: Any) -> str:
     """The package in which a function or type was written."""
     named: Mapping[str, Any] = getattr(thing, "__globals__", {"__name__": thing.__module__})
     return str(named["__name__"]).partition(".")[0]
-
-
-def _attributes(thing: Any, kind: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those in the dictionary of an object, and those in its slots."""
-    slots: dict[str, Any] = {}
-    for base in kind.__mro__:
-        names = vars(base).get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            if name in ("__dict__", "__weakref__"):
-                continue
-            private = name.startswith("__") and not name.endswith("__")
-            name = f"_{base.__name__.lstrip('_')}{name}" if private else name
-            try:
-                slots[name] = object.__getattribute__(thing, name)
-            except AttributeError:
-                continue
-    try:
-        return dict(object.__getattribute__(thing, "__dict__")), slots
-    except AttributeError:
-        return {}, slots
-
-
-def _fill(thing: Any, attributes: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    own, slots = attributes
-    if own:
-        object.__getattribute__(thing, "__dict__").update(own)
-    for name, value in slots.items():
-        object.__setattr__(thing, name, value)
-
-
-# ------------------------------------------------------------------------------ elements
-
-
-def _elements_apart(thing: Any, kind: type, base: Any) -> Any:
-    """The elements as its base has them, and the attributes."""
-    attributes = _attributes(thing, kind)
-    if base is frozenset:
-        elements = list(frozenset.__iter__(thing))
-        return frozenset.__new__, (kind, elements), attributes, None, None, _fill
-    elements = list(base.items(thing) if issubclass(base, dict) else base.__iter__(thing))
-    # What the base has besides, in its own memory.
-    more = {deque: "maxlen", defaultdict: "default_factory"}.get(base)
-    besides = None if more is None else vars(base)[more].__get__(thing)
-    return _empty, (kind, base), (attributes, elements, besides), None, None, _refill
-
-
-def _empty(kind: type, base: Any) -> Any:
-    return base.__new__(kind)
-
-
-def _refill(thing: Any, inside: tuple[Any, list[Any], Any]) -> None:
-    attributes, elements, besides = inside
-    if isinstance(thing, deque):
-        deque.__init__(thing, elements, besides)
-    elif isinstance(thing, list):
-        list.extend(thing, elements)
-    elif isinstance(thing, set):
-        set.update(thing, elements)
-    else:
-        if isinstance(thing, defaultdict):
-            defaultdict.__init__(thing, besides)
-        base: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
-        for key, value in elements:
-            base.__setitem__(thing, key, value)
-    _fill(thing, attributes)
 
 
 # ------------------------------------------------------------------------------ functions

@@ -100,6 +100,8 @@ def walk(
     """
     if seconds is None and steps is None:
         raise ValueError("a walk ends after some seconds or some steps: say which")
+    if steps is not None and steps < 1:
+        raise ValueError(f"a walk of {steps} steps is none")
     chooser, state = SeededChooser(seed), Walk(Ledger() if ledger is None else ledger)
     began = time.monotonic()
     told, last = began, None if seconds is None else began + seconds

@@ -31,6 +31,9 @@ from kvspec.kernel.step import Step
 _NEVER = 2**63 - 1
 """A step that no walk comes to."""
 
+_UNBEGUN = -1
+"""The step of a walk that has not begun."""
+
 _PATIENCE = 2.0
 """Seconds that processes have for their own end, once nothing more is expected of them."""
 
@@ -114,6 +117,8 @@ def walks(
     """
     if seconds is None and steps is None:
         raise ValueError("walks end after some seconds or some steps: say which")
+    if processes < 1 or (steps is not None and steps < 1):
+        raise ValueError(f"{processes} processes and {steps} steps are no walks")
     counts = [None] * processes if steps is None else shares(steps, processes)
     children: list[_Child[W]] = []
     try:
@@ -179,10 +184,17 @@ class _Child(Generic[W]):
         """It ended without a word."""
         self.process.join(_PATIENCE)
         self.over, self.decided = True, self.board[self.number] + 1
-        self.end = Died(
-            f"{self.name}: the walk with seed {self.seed} died in its step {self.decided:,}, "
-            f"{_how(self.process.exitcode)}; to see more, walk with that seed alone"
-        )
+        how = _how(self.process.exitcode)
+        if self.board[self.number] == _UNBEGUN:
+            self.end = Died(
+                f"{self.name}: the process of the walk with seed {self.seed} died before it began, "
+                f'{how}; a script that walks does so under `if __name__ == "__main__":`'
+            )
+        else:
+            self.end = Died(
+                f"{self.name}: the walk with seed {self.seed} died in its step {self.decided:,}, "
+                f"{how}; to see more, walk with that seed alone"
+            )
 
 
 def _how(code: int | None) -> str:
@@ -208,6 +220,8 @@ def _start(
     try:
         board = context.RawArray(c_longlong, len(counts) + 1)
         board[-1] = _NEVER
+        for number in range(len(counts)):
+            board[number] = _UNBEGUN
         for number, own in enumerate(seeds(seed, len(counts))):
             here, there = context.Pipe(duplex=False)
             what = (there, board, number, own, counts[number], plan)
@@ -283,6 +297,7 @@ def _walk(
     steps: int | None,
     plan: _Plan[W],
 ) -> None:
+    board[number] = 0
     watcher = plan.watcher() if plan.watcher is not None else None
 
     def watch(step: Step) -> None:

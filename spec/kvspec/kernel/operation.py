@@ -81,8 +81,7 @@ class Expected:
 
     `errors` are the misuse errors of which one must be raised, if any. `done` and `refused`
     say whether success and refusal are allowed, `fresh` and `available` are the blocks of `place`
-    that decide it. After an injected fault nothing is
-    allowed but the fault itself.
+    that decide it. After an injected fault nothing is allowed but the fault itself.
     """
 
     errors: frozenset[str] = frozenset()

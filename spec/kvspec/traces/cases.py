@@ -79,6 +79,18 @@ def lengths(operation: Operation) -> Iterator[tuple[At, int]]:
         yield ("tokens", None), len(tokens)
 
 
+def lower_values(value: int) -> Iterator[int]:
+    """All smaller values, or for a large one those near zero and near the halves."""
+    if value <= 40:
+        yield from range(value)
+        return
+    yield from range(20)
+    step = value // 2
+    while step:
+        yield value - step
+        step //= 2
+
+
 def bounds(operation: Operation) -> Iterator[tuple[At, int]]:
     """The bounds on final lengths."""
     return (pair for pair in values(operation, "limit") if type(pair[1]) is int)

@@ -11,6 +11,7 @@ from kvspec.traces.cases import (
     changed,
     having,
     lengths,
+    lower_values,
     made,
     number_of,
     operation_of,
@@ -201,7 +202,7 @@ def stay(case: Case) -> Iterator[Case]:
                 continue
             if start.method in _STARTING:
                 most = dict(lengths(start)).get(_STARTING[start.method], 0)
-                for number in range(most, max(0, most - case.geometry.capacity), -1):
+                for number in sorted({most, *lower_values(most)} - {0}, reverse=True):
                     yield without(made(case, j, _growing(start, number)), i, i + 1)
             break
 

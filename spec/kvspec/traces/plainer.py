@@ -14,6 +14,7 @@ from kvspec.traces.cases import (
     ids,
     key_of,
     lengths,
+    lower_values,
     made,
     operation_of,
     several,
@@ -180,7 +181,7 @@ def lower(case: Case) -> Iterator[Case]:
             yield changed(case, i, at, None)
         operation = step.operation
         for at, value in [*lengths(operation), *sizes(operation), *bounds(operation)]:
-            yield from (changed(case, i, at, lower) for lower in _lower_values(value))
+            yield from (changed(case, i, at, lower) for lower in lower_values(value))
 
 
 def set_right(case: Case) -> Iterator[Case]:
@@ -191,18 +192,6 @@ def set_right(case: Case) -> Iterator[Case]:
                 for value in (0, 1):
                     right = evolve(step.operation, **{name: value})
                     yield stepped(case, i, evolve(step, operation=right, wrong=False))
-
-
-def _lower_values(value: int) -> Iterator[int]:
-    """All smaller values, or for a large one those near zero and near the halves."""
-    if value <= 40:
-        yield from range(value)
-        return
-    yield from range(20)
-    step = value // 2
-    while step:
-        yield value - step
-        step //= 2
 
 
 def lower_two(case: Case) -> Iterator[Case]:
@@ -221,7 +210,7 @@ def lower_repeated(case: Case) -> Iterator[Case]:
         if step.operation != case.steps[i + 1].operation:
             continue
         for at, value in lengths(step.operation):
-            for number in _lower_values(value):
+            for number in lower_values(value):
                 lowered = changed(changed(case, i, at, number), i + 1, at, number)
                 yield lowered
                 fewer = geometry.num_blocks - (value - number) // geometry.block_size
