@@ -18,6 +18,7 @@ from kvspec.kernel.specification import Specification
 from kvspec.kernel.state import table_of
 from kvspec.kernel.step import Step
 from kvspec.rooms import injection
+from kvspec.rooms.admission import CanAllocate
 from kvspec.rooms.introspection import FreeBlocks, RefCount
 from kvspec.suite.check import check_allocator
 from kvspec.traces.cases import Case, size
@@ -130,6 +131,16 @@ def asked(step: Step, query: object, value: str) -> Step:
     )
     seen = evolve(step.seen, asked=others)
     return step.spec.believe(step.before, step.operation, evolve(step.outcome, observation=seen))
+
+
+@pytest.mark.parametrize("num_tokens", [-1, 1.5, "2", None])
+def test_a_wrong_question_has_no_answer_that_must_stay(num_tokens):
+    """Whatever was asked, there is a verdict."""
+    step = failed()
+    question = Asked(CanAllocate(num_tokens), Answer("done", "NEVER"))
+    seen = evolve(step.seen, asked=(*step.seen.asked, question))
+    odd = step.spec.believe(step.before, step.operation, evolve(step.outcome, observation=seen))
+    assert "injection" not in {breach.law for breach in step.spec.judge(odd)}
 
 
 WRONG: dict[str, tuple[Callable[[], Step], Callable[[Step], Step], str]] = {

@@ -46,6 +46,8 @@ def _changed(step: Step) -> Iterator[str]:
             sign = "lost" if free < nearest else "in excess"
             yield f"{count} was {nearest} and is {free}: {abs(free - nearest)} {sign}"
     for asked in seen.asked:
+        if spec.expect(before, asked.query).errors:
+            continue  # a wrong question has no right answer
         value = asked.query.value(before, spec)
         if value and asked.answer.value != value:
             yield f"{call_text(asked.query)} was {value} and is {asked.answer.value or 'nothing'}"
