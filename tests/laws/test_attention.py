@@ -7,6 +7,7 @@ import attending
 import numpy as np
 import pytest
 from attending import Attending
+from attrs import evolve
 from scopes import allocate, free
 
 from kvspec import Geometry
@@ -16,7 +17,8 @@ from kvspec.contract import Contract
 from kvspec.engines.replay import replay
 from kvspec.engines.session import Session
 from kvspec.kernel.names import call_text
-from kvspec.kernel.outcome import Heads
+from kvspec.kernel.outcome import Answer, Attended, Heads, Observation, Outcome, Probe
+from kvspec.kernel.script import call
 from kvspec.kernel.state import Cell
 from kvspec.rooms import specification
 from kvspec.rooms.attention import probing, row, tag_bits
@@ -109,6 +111,22 @@ def test_what_fails_is_misuse_and_what_is_odd_is_ill_formed():
         told[Flat].breaches[0].because
     )
     assert "dtype int64, not float16" in told[Whole].breaches[0].because
+
+
+def test_what_was_not_asked_or_is_not_known_is_not_judged():
+    """No query, and rows that nobody wrote: neither is in a look, and both have a verdict."""
+    spec = specification(Geometry(2, 2), Contract(), CLAIMED)
+    session = Session(Attending, spec)
+    session.call("allocate", seq=0, num_tokens=1)
+    free = spec.operation(call("free", seq=1))
+    sequence = evolve(session.state.sequences[0], cells=(None,))
+    unknown = session.state.with_sequence(0, sequence)
+    probe = Probe((0.0,) * 32, (0.0,) * 16, 0)
+    for state, probes in ((session.state, ()), (unknown, (probe,))):
+        seen = Observation(attended={0: Attended(HEADS, probes)})
+        step = spec.believe(state, free, Outcome(Answer("error", "UnknownSequence"), seen))
+        assert "attention" not in {law.id for law in step.relevant}
+        assert spec.judge(step) == ()
 
 
 # ------------------------------------------------------------------------------ the rows

@@ -183,8 +183,9 @@ def _attended(step: Step) -> Iterator[tuple[int, Attended, list[Numbers], int]]:
         sequence = step.after.sequences.get(seq)
         if sequence is not None and all_there(sequence.written, step.after.table(seq), geometry):
             first = first_in_window(sequence.written, geometry.window)
-            cells = sequence.cells[first:]
-            yield seq, attended, _rows(cells, geometry, attended.heads), first
+            rows = _rows(sequence.cells[first:], geometry, attended.heads)
+            if rows and attended.probes:
+                yield seq, attended, rows, first
 
 
 def _rows(cells: Sequence[Cell | None], geometry: Geometry, heads: Heads) -> list[Numbers]:
@@ -193,7 +194,7 @@ def _rows(cells: Sequence[Cell | None], geometry: Geometry, heads: Heads) -> lis
 
 
 def _something_attended(step: Step) -> bool:
-    return any(attended.probes for _, attended, _, _ in _attended(step))
+    return any(True for _ in _attended(step))
 
 
 def _attention(step: Step) -> str | None:
