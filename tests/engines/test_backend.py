@@ -26,7 +26,7 @@ class Needle:
         capabilities=("core", "admission"),
         reservation=Unspecified(),
         misuse="callers_duty",
-        geometries=Geometries(max_blocks=2, block_sizes=(4096,), max_tokens="none"),
+        geometries=Geometries(min_blocks=2, max_blocks=2, block_sizes=(4096,), max_tokens="none"),
     )
 
     def __init__(self, geometry: Geometry) -> None:
