@@ -464,14 +464,8 @@ def kills_by_the_walk() -> str:
     table = _measured("museum-walk.json")
     command = f"kvspec museum --engine walk --seconds {table.seconds:g} --seeds {table.seeds}"
     command += " --minimum-states 0 --format json --output docs/data/museum-walk.json"
-    lines = [text_block(command, "sh"), "", kill_tables.summary(table), ""]
-    lines += ["| longest in the walk | killed | operations, median | most |", "|---|---|---:|---:|"]
-    slow = sorted(table.exhibits, key=lambda row: -(row.operations or 0))
-    for row in slow[:8]:
-        most = max(kill.operations for kill in row.kills)
-        killed = f"{len(row.kills)} of {row.seeds}"
-        lines.append(f"| `{row.name}` | {killed} | {row.operations:,.0f} | {most:,} |")
-    return "\n".join(lines)
+    told = text_block(command, "sh"), kill_tables.summary(table), kill_tables.longest(table, 8)
+    return "\n\n".join(told)
 
 
 def museum_verdicts() -> str:

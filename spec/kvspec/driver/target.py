@@ -104,14 +104,15 @@ def load(text: str) -> Callable[..., Any]:
     """The factory that `text` names."""
     place, colon, attribute = text.rpartition(":")
     if not colon:
-        names = {**registered(ENGINES), **registered()}
+        engines, others = registered(ENGINES), registered()
+        names = {**engines, **others}
         if text not in names:
-            known = ", ".join(registered()) or "none"
+            known = ", ".join(others) or "none"
             close = closest(text, names, 0.6)
             meant = f"; {close} is near" if close else ""
             raise TargetError(
                 f"{text}: no allocator is registered under this name (there are: {known}, and "
-                f"{len(registered(ENGINES))} of published engines{meant}); "
+                f"{len(engines)} of published engines{meant}); "
                 "name one as module:factory or path/to/file.py:factory"
             )
         return load(names[text])

@@ -86,7 +86,7 @@ class Pickler(pickle.Pickler):
             return self._array_apart(thing)
         if _torch_tensor(kind):
             return self._tensor_apart(thing)
-        base = None if _maker(kind) in sys.stdlib_module_names else container(kind)
+        base = _own_container(kind)
         return _object_apart(thing, kind) if base is None else made_again(thing, kind, base)
 
     def _array_apart(self, array: Any) -> Any:
@@ -133,6 +133,7 @@ class Pickler(pickle.Pickler):
 
 # ------------------------------------------------------------------------------ objects
 
+
 _known: dict[type, bool] = {}
 
 
@@ -143,12 +144,15 @@ def _is_known(kind: type) -> bool:
         return False
     if issubclass(kind, Enum):
         return True
-    if _maker(kind) not in sys.stdlib_module_names and container(kind) is not None:
-        return False
-    if shows_otherwise(kind) or _hook(kind) is not None:
+    if _own_container(kind) is not None or shows_otherwise(kind) or _hook(kind) is not None:
         return False
     own = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _HOOKS)
     return not (own and may_have_attributes(kind))
+
+
+def _own_container(kind: type) -> type | None:
+    """The built-in type whose elements the objects of somebody else's type have, if any."""
+    return None if _maker(kind) in sys.stdlib_module_names else container(kind)
 
 
 def _torch_tensor(kind: type) -> bool:

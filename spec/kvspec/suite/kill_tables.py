@@ -71,6 +71,16 @@ def as_markdown(table: KillTable) -> str:
     return "\n".join(lines)
 
 
+def longest(table: KillTable, count: int) -> str:
+    """In Markdown, so many exhibits that took most operations to find."""
+    lines = [f"| longest in the {table.engine} | killed | operations, median | most |"]
+    lines.append("|---|---|---:|---:|")
+    for row in sorted(table.exhibits, key=lambda row: -(row.operations or 0))[:count]:
+        most = _number(max((kill.operations for kill in row.kills), default=None))
+        lines.append(f"| `{row.name}` | {_killed(row)} | {_number(row.operations)} | {most} |")
+    return "\n".join(lines)
+
+
 def _figures(row: Row) -> tuple[str, ...]:
     broke = [
         law + " (!)" * (law not in row.laws) + (f" {count}" if len(row.broke) > 1 else "")

@@ -11,7 +11,7 @@ from kvspec.driver.driver import DEFAULT_CALL_TIMEOUT
 from kvspec.driver.target import Target, target
 from kvspec.engines.ledger import Ledger
 from kvspec.engines.walk import Walk, walk
-from kvspec.engines.walks import together, walks
+from kvspec.engines.walks import shares, together, walks
 from kvspec.suite.check import reported
 from kvspec.suite.contracts import resolve
 from kvspec.suite.coverage import Coverage
@@ -139,6 +139,6 @@ def walk_named(
             covered.include(one.watcher)
     # The first of those that ended is the one that broke a law, or the first of all.
     found = reported(tested, done.ledger, done.trace, "walk", ended[0].seed, timeout, covered)
-    # There are no more walks than steps; and of those only one is told that broke a law.
-    at_once = processes if steps is None else min(processes, steps)
+    # Not as many as have ended: of those only the one is told that broke a law.
+    at_once = processes if steps is None else len(shares(steps, processes))
     return WalkReport(found, done.seconds, done.episodes, done.states.count, at_once)
